@@ -1,0 +1,1 @@
+"""The agent loop that all environments share: history window, token ids, hint placement."""

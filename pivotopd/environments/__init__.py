@@ -1,0 +1,1 @@
+"""Environments: one folder each, behind the protocol of :mod:`pivotopd.environments.base`."""

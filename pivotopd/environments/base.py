@@ -1,0 +1,179 @@
+"""The protocol between an environment and the rest: tasks, steps, snapshots, wording.
+
+An environment is one folder. Its face is an :class:`Environment`: it lists tasks, opens instances that play
+them (:class:`Env`), and owns its wording (:class:`Wording`): the student's prompt, the reply rules, the
+normal form of an action. Nothing outside the folder knows how its text looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Determinism = Literal["exact", "normalised", "none"]
+Fork = Literal["value", "handle", "replay", "none"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task as a value. Splits and panels go by ``id`` and ``content_hash``, never by position."""
+
+    id: str
+    environment: str
+    split: str
+    family: str
+    content_hash: str
+    payload: Any = field(repr=False, hash=False, compare=False)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a trace must name to be replayed: engine, version, data, and what the engine promises."""
+
+    name: str
+    version: str
+    determinism: Determinism
+    fork: Fork
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an environment answers to a reset or an action.
+
+    Attributes:
+        observation: Text for the agent.
+        admissible: Actions the engine accepts now, sorted; None where the action space is open.
+        reward: Training reward of this step.
+        score: The environment's own dense number.
+        won: The environment's verdict on the task. Success is this and nothing else.
+        done: The episode is over by the environment's own rules (never by a turn limit).
+        valid: The engine recognised the action. An unrecognised one still costs a turn.
+    """
+
+    observation: str
+    admissible: tuple[str, ...] | None
+    reward: float
+    score: float
+    won: bool
+    done: bool
+    valid: bool
+
+
+class Env(Protocol):
+    """One running instance. Not shared between threads."""
+
+    spec: EnvSpec
+
+    def reset(self, task: Task, seed: int) -> StepResult:
+        """Start ``task``. The same task and seed give the same episode for the same actions."""
+        ...
+
+    def step(self, action: str) -> StepResult:
+        """Apply an action, sent verbatim."""
+        ...
+
+    def snapshot(self) -> Any:
+        """Return the whole state as a value (``fork == "value"``): picklable, comparable, cheap."""
+        ...
+
+    def restore(self, snapshot: Any) -> StepResult:
+        """Continue from a snapshot; returns what the environment answered when it was taken."""
+        ...
+
+    def state_hash(self) -> str:
+        """Return a hash of everything that decides what follows."""
+        ...
+
+    def close(self) -> None:
+        """Free what the instance holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a student sees before a turn; wording turns it into prompt text.
+
+    Attributes:
+        instruction: The task, as the environment states it.
+        history: The last observation/action pairs inside the window, oldest first. An observation here is
+            the one the action answered.
+        turn: Index of this turn, from 0.
+        observation: Current observation.
+        admissible: Admissible actions, or None.
+        hint: Action named by a privileged hint, or None. Never set in a training prompt.
+        lesson: Privileged lesson of the episode, or None. Never set in a training prompt.
+    """
+
+    instruction: str
+    history: tuple[tuple[str, str], ...]
+    turn: int
+    observation: str
+    admissible: tuple[str, ...] | None
+    hint: str | None = None
+    lesson: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A parsed response.
+
+    Attributes:
+        action: Text sent to the environment. Always something, also for a malformed reply.
+        committed: The response holds an action in the required form.
+        valid: The response obeys every reply rule; False draws the invalid-action penalty.
+        thought: The reasoning, for reading only.
+    """
+
+    action: str
+    committed: bool
+    valid: bool
+    thought: str
+
+
+class Wording(Protocol):
+    """An environment's text: what the student reads and how its reply is read."""
+
+    def prompt(self, view: View) -> str:
+        """Render a view as one user message, hint and lesson at their places when the view has them."""
+        ...
+
+    def parse(self, response: str) -> Reply:
+        """Read a response (method reference 6.2). Total: every text gives a reply."""
+        ...
+
+    def normal_form(self, action: str) -> str:
+        """Return the form in which two actions are compared."""
+        ...
+
+    def leaks(self, response: str) -> bool:
+        """Tell whether a recovery response mentions its hint (method reference 3.6)."""
+        ...
+
+    def privileged(self, prompt: str) -> bool:
+        """Tell whether a prompt holds a privileged marker, so it must not be trained on."""
+        ...
+
+
+class Environment(Protocol):
+    """The face of an environment folder."""
+
+    spec: EnvSpec
+    wording: Wording
+    invalid_penalty: float
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks of a split, sorted by id. Raises EnvironmentFault when there are none."""
+        ...
+
+    def open(self) -> Env:
+        """Return a fresh instance."""
+        ...
+
+    def instruction(self, task: Task) -> str:
+        """Return the task as the student is told it."""
+        ...
+
+    def data_fingerprint(self, split: str) -> str:
+        """Return a hash over the ids and contents of a split's tasks."""
+        ...

@@ -1,0 +1,101 @@
+"""Every failure a user can meet: what happened, where, how to mend it, and its exit code.
+
+An error that reaches a command's end is printed as these three parts and nothing else; the process ends
+with the class's ``exit_code``. Anything that is not a :class:`PivotError` is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PivotError(Exception):
+    """Base of all errors meant for a user.
+
+    Args:
+        what: One sentence: what is wrong.
+        where: The file, key, row or address it was found at.
+        mend: What the user can do about it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str | None = None, mend: str | None = None) -> None:
+        self.what, self.where, self.mend = what, where, mend
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.where:
+            parts.append(f"  where: {self.where}")
+        if self.mend:
+            parts.append(f"  mend:  {self.mend}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.mend))
+
+
+def _rebuild(cls: type[PivotError], what: str, where: str | None, mend: str | None) -> PivotError:
+    """Unpickle an error: keyword-only arguments do not survive the default protocol."""
+    return cls(what, where=where, mend=mend)
+
+
+class ConfigError(PivotError):
+    """A configuration, override, command-line argument or environment variable is not acceptable."""
+
+    exit_code = 2
+
+
+class ArtifactError(PivotError):
+    """An input artifact or checkpoint is missing, damaged, or of another schema."""
+
+    exit_code = 3
+
+
+class EnvironmentFault(PivotError):
+    """An environment cannot be built, played or replayed: games, engine, data."""
+
+    exit_code = 4
+
+
+class GameError(EnvironmentFault):
+    """A game file or its problem cannot be used."""
+
+
+class ReplayDivergence(EnvironmentFault):
+    """A replayed prefix did not reproduce the recorded observations. The recovery is dropped and counted."""
+
+
+class SearchLimit(EnvironmentFault):
+    """The oracle's search passed its node limit. It never means that the state is unsolvable."""
+
+
+class TeacherError(PivotError):
+    """The teacher cannot be reached, or refuses every request."""
+
+    exit_code = 5
+
+
+class NothingToTrainOn(PivotError):
+    """No row of the iteration carries a finite, non-zero training signal."""
+
+    exit_code = 6
+
+
+class NumericsError(PivotError):
+    """Weights, losses or gradients are not finite."""
+
+    exit_code = 7
+
+
+class StorageError(PivotError):
+    """The store cannot be written or reached: disk full, permission, connection."""
+
+    exit_code = 74
+
+
+class Preempted(PivotError):
+    """The process was asked to stop (SIGTERM, SIGUSR1) and left a resumable state."""
+
+    exit_code = 75

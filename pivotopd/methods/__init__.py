@@ -1,0 +1,1 @@
+"""Methods: one file each; rows and signals in, per-token advantages out."""

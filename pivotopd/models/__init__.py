@@ -1,0 +1,1 @@
+"""Models: generators, scorers, checkpoints, and the tiny student."""

@@ -1,0 +1,1 @@
+"""Teachers: they read finished episodes and name gold actions."""
