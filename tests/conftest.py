@@ -1,0 +1,29 @@
+"""Shared fixtures: where the real data lies, and quiet settings for every library."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _data_folder() -> Path:
+    return Path(os.environ.get("PIVOTOPD_DATA", ROOT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real ALFWorld games; a test that needs it skips where it is absent."""
+    folder = _data_folder()
+    if not (folder / "alfworld").is_dir():
+        pytest.skip(f"no real games at {folder} (set PIVOTOPD_DATA)")
+    return folder
