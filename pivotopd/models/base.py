@@ -1,0 +1,96 @@
+"""What a policy engine offers: token ids in, token ids and log-probabilities out.
+
+Legend: B rows, R response tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.int32]
+Nats = npt.NDArray[np.float32]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Training needs the full support, so there is no top-k and no top-p.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the most likely token.
+        max_tokens: Longest response; a response that reaches it without an end token is cut.
+    """
+
+    temperature: float
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to continue; ``seed`` alone decides its random draws, whatever else is in the batch."""
+
+    prompt_ids: Sequence[int]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A sampled response.
+
+    Attributes:
+        response_ids: (R,) int32, with the end token where it was sampled.
+        logprobs_nats: (R,) float32, of each sampled token at the sampling temperature, full support (at
+            temperature 0: at temperature 1).
+        finish_reason: ``stop`` at an end token, ``length`` when cut.
+    """
+
+    response_ids: TokenIds
+    logprobs_nats: Nats
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """A prompt and the response whose tokens are scored under it."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+
+
+class Generator(Protocol):
+    """Samples responses."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        """Return one completion a request, in order. A request's result does not depend on its neighbours."""
+        ...
+
+
+class Scorer(Protocol):
+    """Scores given responses without gradient."""
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
+        """Return the (R,) log-probabilities at temperature 1 of each request's response tokens."""
+        ...
+
+
+class Codec(Protocol):
+    """Text to prompt ids and response ids to text, for one tokenizer."""
+
+    fingerprint: str
+
+    def encode_prompt(self, message: str) -> list[int]:
+        """Return the ids of one user message, through the chat template where the tokenizer has one."""
+        ...
+
+    def encode_response(self, text: str) -> list[int]:
+        """Return the ids of a response that was written, not sampled (demonstrations), end token included."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> tuple[str, bool]:
+        """Return the response text without special tokens, and whether bytes had to be escaped."""
+        ...
