@@ -276,21 +276,24 @@ def check_schema(record: type[Any], schema: pa.Schema, where: str) -> None:
         raise ArtifactError(f"expected table {record.TABLE!r}, found {metadata.get('table')!r}", where=where)
     if metadata.get("version") != str(record.VERSION):
         raise ArtifactError(
-            f"table {record.TABLE} has schema version {metadata.get('version')}, this program reads {record.VERSION}",
+            f"table {record.TABLE} has schema version {metadata.get('version')}, "
+            f"this program reads {record.VERSION}",
             where=where,
             mend="use the pivotopd version that wrote it, or rerun the stage with this one",
         )
     found, wanted = set(schema.names), set(expected.names)
     if found != wanted:
         raise ArtifactError(
-            f"table {record.TABLE} has other columns: missing {sorted(wanted - found)}, extra {sorted(found - wanted)}",
+            f"table {record.TABLE} has other columns: "
+            f"missing {sorted(wanted - found)}, extra {sorted(found - wanted)}",
             where=where,
             mend="rerun the stage that wrote it",
         )
     for item in expected:
         if schema.field(item.name).type != item.type:
             raise ArtifactError(
-                f"column {item.name!r} of table {record.TABLE} is {schema.field(item.name).type}, expected {item.type}",
+                f"column {item.name!r} of table {record.TABLE} "
+                f"is {schema.field(item.name).type}, expected {item.type}",
                 where=where,
                 mend="rerun the stage that wrote it",
             )
