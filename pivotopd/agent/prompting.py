@@ -1,0 +1,75 @@
+"""From an episode so far to prompt ids: the history window, the length limit, hint and lesson.
+
+One turn is one prompt, rebuilt from the last ``history`` observation/action pairs (method reference 6.3, 6.4).
+A prompt that is too long loses its oldest pairs first. A hint or lesson may add up to ``HINT_TOKENS`` and
+never displaces the base part: the history is the one that the unhinted prompt kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pivotopd.environments.base import View, Wording
+from pivotopd.models.base import Codec
+
+HINT_TOKENS = 256
+"""Tokens by which a hinted prompt may pass the prompt limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt ready for an engine, with the view it shows."""
+
+    ids: list[int]
+    view: View
+
+
+@dataclass(frozen=True)
+class Prompter:
+    """Builds prompts for one environment and one tokenizer.
+
+    Args:
+        wording: The environment's text.
+        codec: The student's tokenizer.
+        history: Earlier pairs shown at most.
+        prompt_tokens: Longest prompt without hint.
+    """
+
+    wording: Wording
+    codec: Codec
+    history: int
+    prompt_tokens: int
+
+    def plain(
+        self,
+        instruction: str,
+        pairs: Sequence[tuple[str, str]],
+        turn: int,
+        observation: str,
+        admissible: tuple[str, ...] | None,
+    ) -> Prompt | None:
+        """Return the unprivileged prompt of a turn, or None when it is too long even without history.
+
+        Args:
+            instruction: The task.
+            pairs: All (observation, action) pairs so far, oldest first.
+            turn: Index of the turn.
+            observation: Current observation.
+            admissible: Admissible actions, or None.
+        """
+        kept = tuple(pairs[-self.history :]) if self.history else ()
+        while True:
+            view = View(instruction, kept, turn, observation, admissible)
+            ids = self.codec.encode_prompt(self.wording.prompt(view))
+            if len(ids) <= self.prompt_tokens:
+                return Prompt(ids, view)
+            if not kept:
+                return None
+            kept = kept[1:]
+
+    def hinted(self, prompt: Prompt, *, hint: str | None = None, lesson: str | None = None) -> list[int] | None:
+        """Return the ids of the same prompt with a hint or lesson, or None when it is too long."""
+        view = replace(prompt.view, hint=hint, lesson=lesson)
+        ids = self.codec.encode_prompt(self.wording.prompt(view))
+        return ids if len(ids) <= self.prompt_tokens + HINT_TOKENS else None
