@@ -21,6 +21,8 @@ NOTHING = -1
 """Hand: empty."""
 WRONG = -2
 """Hand: an object that cannot serve the goal."""
+_DONE = -3
+"""Hand: the lamp was used with the object in it, the aim LOOK is reached."""
 
 CLOSED, TARGET, TOOL, DROP, LAMP, LIT = 1, 2, 4, 8, 16, 32
 """Bits of a spot: closed; of the goal's type; prepares the object; the held object fits; unlit, lit lamp."""
@@ -45,7 +47,7 @@ class Aim(IntEnum):
 
 
 class Spot(NamedTuple):
-    """A receptacle that can matter. ``named`` indexes :attr:`Problem.things`; ``anonymous`` holds their bits."""
+    """A receptacle that can matter: indices of the named objects in it, and bits of the nameless ones."""
 
     bits: int
     named: tuple[int, ...]
@@ -136,7 +138,7 @@ class _Search:
         if aim is Aim.HOLD:
             return node.hand >= 0
         if aim is Aim.LOOK:
-            return node.hand >= 0 and bool(self.lit & self.area[node.at])
+            return node.hand == _DONE or (node.hand >= 0 and bool(self.lit & self.area[node.at]))
         once = 0
         for thing, spots in enumerate(node.positions):
             if node.ready >> thing & 1:
@@ -184,6 +186,25 @@ class _Search:
             put = (*positions[:hand], positions[hand] | spot, *positions[hand + 1 :])
             yield node._replace(hand=NOTHING, first=False, positions=put)
 
+    def after(self, node: _Node, arrived: bool) -> Iterator[tuple[_Node, bool]]:
+        """Yield what one turn can lead to, and whether that turn was a ``go to``.
+
+        The aim LOOK never gets here next to a lit lamp with the object in hand, so a lamp that is near is
+        unlit; using it is told as a hand that is done, ``_DONE``.
+        """
+        wanted = self.wanted(node)
+        near = wanted & self.area[node.at]
+        if near and node.hand >= 0 and self.problem.aim is Aim.LOOK:
+            yield node._replace(hand=_DONE), False
+            return
+        for spot in _bits(near):
+            for worked in self.work(node, spot):
+                yield worked, False
+        if not arrived:
+            for location, area in enumerate(self.area):
+                if area & wanted and location != node.at:
+                    yield node._replace(at=location), True
+
     def shortest(self, node_limit: int) -> int | None:
         """Search layer by layer; see :func:`shortest`."""
         if self.holds(self.root):
@@ -191,34 +212,16 @@ class _Search:
         seen = {self.root}
         layer = [(self.root, False)]
         depth = 0
-        look = self.problem.aim is Aim.LOOK
         while layer:
             depth += 1
             following: list[tuple[_Node, bool]] = []
             for node, arrived in layer:
-                wanted = self.wanted(node)
-                near = wanted & self.area[node.at]
-                if look and node.hand >= 0:
-                    if near:  # a lit lamp would have ended the search: this one is used now
-                        return depth
-                else:
-                    for spot in _bits(near):
-                        for after in self.work(node, spot):
-                            if after not in seen:
-                                if self.holds(after):
-                                    return depth
-                                seen.add(after)
-                                following.append((after, False))
-                if arrived:
-                    continue
-                for location, area in enumerate(self.area):
-                    if area & wanted and location != node.at:
-                        after = node._replace(at=location)
-                        if after not in seen:
-                            if look and self.holds(after):
-                                return depth
-                            seen.add(after)
-                            following.append((after, True))
+                for reached in self.after(node, arrived):
+                    if reached[0] not in seen:
+                        if self.holds(reached[0]):
+                            return depth
+                        seen.add(reached[0])
+                        following.append(reached)
             if len(seen) > node_limit:
                 raise SearchLimit(
                     f"the oracle's search passed {node_limit} states at depth {depth}",
