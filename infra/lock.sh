@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Writes the exact versions installed in .venv, without local builds such as +cpu, to requirements.lock.
+# Refuses when the stock ALFWorld engine is not installed: its pins belong in the file too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=.venv/bin/python
+if ! "$python" -m pip show --quiet alfworld fast-downward-textworld 2>/dev/null; then
+  echo "lock: the stock engine is not installed in .venv; run: bash infra/stock_engine.sh" >&2
+  exit 2
+fi
+{
+  echo "# Exact versions that the tests ran with: pip install -c requirements.lock -e '.[dev]'"
+  echo "# Made by 'make lock'. Python 3.11; torch without +cpu, so that either build satisfies it."
+  "$python" -m pip freeze --exclude-editable --exclude pivotopd | sed -E 's/^([^=]+==[^+ ]+)\+[^ ]*$/\1/' | grep -E '^[^ ]+==[^ ]+$'
+} > requirements.lock.new
+mv requirements.lock.new requirements.lock
+echo "lock: $(grep -c == requirements.lock) pins in requirements.lock"
