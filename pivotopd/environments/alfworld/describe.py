@@ -95,22 +95,28 @@ def inventory(world: World, state: State) -> str:
 
 
 def held_object(world: World, state: State, key: str) -> str:
-    """Describe the object in the hand. An object that holds others hides its flags; ``cold`` stands alone."""
+    """Describe the object in the hand. An object that holds others hides its flags."""
     name = world.names[key]
     if key in world.receptacle_objects:
         return f"This is a normal {name}. In it, you see {listed(world, world.inside_object.get(key, ()))}."
-    clean, hot, cool = key in state.clean, key in state.hot, key in state.cool
-    sliced = key in state.sliced
-    # An object hot and cool at once can only come from its problem; hot goes first where clean or sliced.
-    warmth = "hot" if hot else "cool" if cool else ""
-    if clean and warmth:
-        return f"This is a {warmth} and clean {'sliced ' * sliced}{name}."
-    if sliced and (clean or warmth):
-        return f"This is a {'clean' if clean else warmth} sliced {name}."
-    if hot or clean or cool:
-        return f"This is a {'hot' if hot else 'clean' if clean else 'cold'} {name}."
+    quality = _quality(state, key)
+    if quality:
+        return f"This is a {quality} {name}."
     if key in world.toggleable and key in state.toggled:
         return f"This {name} is on."
-    if sliced and key in world.sliceable:
+    if key in state.sliced and key in world.sliceable:
         return f"This is a sliced {name}."
     return f"There's nothing special about {name}."
+
+
+def _quality(state: State, key: str) -> str:
+    """Name what the tools did to an object. ``cold`` is said only where nothing else is."""
+    clean, hot, cool = key in state.clean, key in state.hot, key in state.cool
+    # Hot and cool at once can only come from a problem's init: hot goes first.
+    words = [word for word, true in (("hot", hot), ("cool", cool and not hot)) if true]
+    words += ["and"] * (bool(words) and clean) + ["clean"] * clean
+    if key in state.sliced and words:
+        return " ".join([*words, "sliced"])
+    if words == ["cool"]:
+        return "cold"
+    return " ".join(words)

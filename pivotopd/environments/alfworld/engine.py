@@ -56,10 +56,9 @@ class Engine:
             self._tool_types["clean"] |= {"sinktype"}
         names = world.names
         self._receptacle_of = {names[r]: r for r in world.receptacles}
-        self._things = frozenset(world.object_type) | {
-            o for o, _ in world.start.inside | world.start.object_at
-        }
-        self._object_of = {names[o]: o for o in self._things}
+        start = world.start
+        things = frozenset(world.object_type) | {o for o, _ in world.start.inside | world.start.object_at}
+        self._object_of = {names[o]: o for o in things | ({start.held} if start.held else set())}
         self._go = sorted((f"go to {names[r]}", world.location_of[r]) for r in world.receptacles)
         self._places: dict[str, _Place] = {}
         self._take: dict[tuple[str, str], str] = {}
@@ -304,7 +303,7 @@ class Engine:
         return state._replace(toggled=state.toggled | {lamp}), f"You turn on the {name}."
 
     def _slice(self, state: State, rest: str) -> Told:
-        """Slice an object whose recorded location is here, even one in a closed fridge or in no receptacle."""
+        """Slice an object whose recorded location is here, be it in a closed fridge or in no receptacle."""
         name, _, knife = rest.partition(" with ")
         thing, held = self._object_of.get(name), self._holds(state, knife)
         if held is None or self.world.object_type.get(held) not in _KNIVES:

@@ -35,7 +35,12 @@ def unusable(what: str, where: str) -> GameError:
 
 
 class Facts:
-    """The init facts by predicate: sets, since real problems repeat themselves."""
+    """The init facts by predicate: sets, since real problems repeat themselves.
+
+    Attributes:
+        where: What to name in an error.
+        ids: Every id that the facts speak of, types left out.
+    """
 
     def __init__(self, init: str, declared: frozenset[str], where: str) -> None:
         if _FLAT.sub("", init).strip():
@@ -54,9 +59,11 @@ class Facts:
         self.ids = self._check_declared(declared)
 
     def pairs(self, predicate: str) -> frozenset[tuple[str, str]]:
+        """Return the facts of a two-place predicate."""
         return frozenset(self._pairs.get(predicate, ()))
 
     def ones(self, predicate: str) -> frozenset[str]:
+        """Return the facts of a one-place predicate."""
         return frozenset(self._ones.get(predicate, ()))
 
     def function(self, predicate: str) -> dict[str, str]:

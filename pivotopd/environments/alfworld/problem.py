@@ -243,6 +243,7 @@ def _check_things(
     if not receptacles:
         raise unusable("The room has no receptacle.", where)
     things = {o for o, _ in inside | facts.pairs("objectatlocation") | facts.pairs("objecttype")}
+    things |= {thing for _, thing in facts.pairs("holds")}
     both = things & receptacles
     if both:
         raise unusable(f"{min(both)} is an object and a receptacle at once.", where)
