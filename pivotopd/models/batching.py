@@ -78,7 +78,7 @@ class TokenBatch:
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Split (N, ...) values into one tensor a row, in the order of ``rows``."""
-        return flat.split(list(self.response_lengths))
+        return torch.split(flat, list(self.response_lengths))
 
     def join(self, values: Sequence[Sequence[float]], dtype: torch.dtype = torch.float32) -> Tensor:
         """Return (N,) values of this batch, taken from per-row values of the whole batched sequence.

@@ -40,7 +40,9 @@ def response_logprobs(model: PreTrainedModel, batch: TokenBatch, chunk_tokens: i
     if states.shape[0] <= chunk_tokens:
         return _chunk(head, states, batch.targets)
     parts: list[Tensor] = []
-    for part, targets in zip(states.split(chunk_tokens), batch.targets.split(chunk_tokens), strict=True):
+    for part, targets in zip(
+        torch.split(states, chunk_tokens), torch.split(batch.targets, chunk_tokens), strict=True
+    ):
         if torch.is_grad_enabled():
             # The non-reentrant form lets a shared (tied) weight receive its gradient in one piece.
             parts.append(checkpoint(_chunk, head, part, targets, use_reentrant=False))
