@@ -78,8 +78,20 @@ def task_of(game: Game) -> Task:
     return Task(game.id, "alfworld", game.split, game.task_type, game.content_hash, payload=game)
 
 
+@dataclass(frozen=True)
+class _Keep:
+    """Which games to keep; None keeps all."""
+
+    splits: Collection[str] | None
+    limit: int | None
+    ids: Collection[str] | None
+
+
 def load_games(
-    path: str | Path | None = None, splits: Collection[str] | None = None, limit: int | None = None
+    path: str | Path | None = None,
+    splits: Collection[str] | None = None,
+    limit: int | None = None,
+    ids: Collection[str] | None = None,
 ) -> list[Game]:
     """Read games, sorted by id.
 
@@ -88,16 +100,18 @@ def load_games(
             the folder that ``$ALFWORLD_DATA`` names.
         splits: Splits to keep; None for all.
         limit: How many games to keep at most, the first by id; None for all.
+        ids: Ids to keep; None for all.
 
     Raises:
         GameError: The path is missing, a file is damaged, two games share an id, or no game is left.
     """
     root = _root(path)
+    keep = _Keep(splits, limit, ids)
     if root.is_file():
-        games = _from_tables([root], splits, limit)
+        games = _from_tables([root], keep)
     else:
         tables = [file for file in sorted(root.glob("*.parquet")) if _is_game_table(file)]
-        games = _from_tables(tables, splits, limit) if tables else _from_folder(root, splits, limit)
+        games = _from_tables(tables, keep) if tables else _from_folder(root, keep)
     if not games:
         wanted = "" if splits is None else f" of the splits {', '.join(sorted(splits)) or '(none)'}"
         raise GameError(f"There are no games{wanted}.", where=str(root), mend=_MEND_PATH)
@@ -144,10 +158,10 @@ def _is_game_table(file: Path) -> bool:
     return set(SCHEMA.names) <= names
 
 
-def _from_tables(files: Sequence[Path], splits: Collection[str] | None, limit: int | None) -> list[Game]:
+def _from_tables(files: Sequence[Path], keep: _Keep) -> list[Game]:
     games: list[Game] = []
     for file in files:
-        games += _from_table(file, splits, limit)
+        games += _from_table(file, keep)
     games.sort(key=lambda game: game.id)
     for first, second in pairwise(games):
         if first.id == second.id:
@@ -156,10 +170,10 @@ def _from_tables(files: Sequence[Path], splits: Collection[str] | None, limit: i
                 where=f"{first.source} and {second.source}",
                 mend="keep one of the two tables",
             )
-    return games[:limit]
+    return games[: keep.limit]
 
 
-def _from_table(file: Path, splits: Collection[str] | None, limit: int | None) -> list[Game]:
+def _from_table(file: Path, keep: _Keep) -> list[Game]:
     try:
         table = pq.read_table(file, columns=SCHEMA.names)
         if set(table.column_names) != set(SCHEMA.names):
@@ -175,13 +189,16 @@ def _from_table(file: Path, splits: Collection[str] | None, limit: int | None) -
         raise GameError(
             "A cell of the table is empty.", where=str(file), mend="drop the rows with empty cells"
         )
-    keep = table["solvable"]
-    if splits is not None:
-        keep = pc.and_(keep, pc.is_in(table["split"], pa.array(sorted(splits), pa.string())))
-    table = table.filter(keep)
-    order = pc.sort_indices(table["game_id"])
-    # One more than asked for, so that a doubled id at the edge is still seen.
-    table = table.take(order if limit is None else order[: limit + 1])
+    mask = table["solvable"]
+    for column, wanted in (("split", keep.splits), ("game_id", keep.ids)):
+        if wanted is not None:
+            mask = pc.and_(mask, pc.is_in(table[column], pa.array(sorted(wanted), pa.string())))
+    rows = pc.indices_nonzero(mask)
+    if keep.limit is not None:
+        # One more than asked for, so that a doubled id at the edge is still seen.
+        rows = rows.take(pc.sort_indices(table["game_id"].take(rows))[: keep.limit + 1])
+    if len(rows) < table.num_rows:
+        table = table.take(rows)
     return [_game_of_row(row, file) for row in table.to_pylist()]
 
 
@@ -200,23 +217,25 @@ def _game_of_row(row: dict[str, Any], file: Path) -> Game:
 # ---------------------------------------------------------------------- the release's folders
 
 
-def _from_folder(root: Path, splits: Collection[str] | None, limit: int | None) -> list[Game]:
+def _from_folder(root: Path, keep: _Keep) -> list[Game]:
     releases = sorted(root.glob("json_2.1.*"))
     top = releases[-1] if releases else root
     games: list[Game] = []
-    for game in _folder_games(top, splits):
-        if limit is not None and len(games) >= limit:
+    for game in _folder_games(top, keep):
+        if keep.limit is not None and len(games) >= keep.limit:
             break
         games.append(game)
     return games
 
 
-def _folder_games(top: Path, splits: Collection[str] | None) -> Iterator[Game]:
+def _folder_games(top: Path, keep: _Keep) -> Iterator[Game]:
     """Yield the usable games below a folder in order of their ids, one file after the other."""
     files = {_id_of(file): file for file in top.rglob(GAME_FILE)}
     for key in sorted(files):
         split = key.split("/", maxsplit=1)[0]
-        if (splits is not None and split not in splits) or "movable" in key or "Sliced" in key:
+        if "movable" in key or "Sliced" in key or (keep.splits is not None and split not in keep.splits):
+            continue
+        if keep.ids is not None and key not in keep.ids:
             continue
         game = _read_game(files[key], key, split)
         if game is not None:
