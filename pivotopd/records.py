@@ -22,6 +22,7 @@ INT64 = pa.int64()
 FLOAT = pa.float32()
 DOUBLE = pa.float64()
 TEXT = pa.string()
+BYTES = pa.binary()
 BOOL = pa.bool_()
 IDS = pa.list_(pa.field("item", pa.int32(), nullable=False))
 NATS = pa.list_(pa.field("item", pa.float32(), nullable=False))
@@ -52,9 +53,7 @@ class Episode:
     episode_return: float = column(DOUBLE, "plain sum of the step rewards, without penalties")
     won: bool = column(BOOL, "the environment's own verdict")
     score: float = column(DOUBLE, "the environment's dense score at the end")
-    termination: str = column(
-        TEXT, "why it ended: won, done, turn_limit, truncated_response, prompt_too_long, environment_error"
-    )
+    termination: str = column(TEXT, "why it ended: won, done, turn_limit, prompt_too_long, environment_error")
     error: str | None = column(TEXT, "message of an environment error", nullable=True)
     turns: int = column(INT32, "number of turns played")
     environment: str = column(TEXT, "name and version of the environment")
@@ -97,6 +96,9 @@ class Turn:
     valid: bool = column(BOOL, "the response obeys the reply rules")
     reward: float = column(DOUBLE, "reward of the step, before penalties")
     state_hash: str = column(TEXT, "hash of the environment's state before the action")
+    snapshot: bytes | None = column(
+        BYTES, "the environment's state before the action, where it can be stored", nullable=True
+    )
     next_observation: str | None = column(
         TEXT, "what the action was answered; null if not executed", nullable=True
     )

@@ -73,12 +73,16 @@ class Env(Protocol):
         """Apply an action, sent verbatim."""
         ...
 
-    def snapshot(self) -> Any:
-        """Return the whole state as a value (``fork == "value"``): picklable, comparable, cheap."""
+    def snapshot(self) -> bytes | None:
+        """Return the whole state as bytes that can be stored (``fork == "value"``), else None."""
         ...
 
-    def restore(self, snapshot: Any) -> StepResult:
-        """Continue from a snapshot; returns what the environment answered when it was taken."""
+    def restore(self, task: Task, snapshot: bytes) -> StepResult:
+        """Continue ``task`` from a snapshot of it; returns what the environment answered when it was taken.
+
+        Raises:
+            EnvironmentFault: The bytes are not a snapshot of this task by this engine.
+        """
         ...
 
     def state_hash(self) -> str:
@@ -155,6 +159,27 @@ class Wording(Protocol):
         ...
 
 
+class TaskOracle(Protocol):
+    """Exact knowledge of one task, for the oracle teacher and for diagnosis. Never used by a student."""
+
+    def distance(self, snapshot: bytes) -> int | None:
+        """Return the least number of turns that completes the task from a state; None if unsolvable.
+
+        Raises:
+            SearchLimit: The search was given up; it says nothing about the state.
+        """
+        ...
+
+    def best_actions(self, snapshot: bytes, view: View | None) -> tuple[str, ...]:
+        """Return the best next actions, the preferred one first; empty when there is none.
+
+        Args:
+            snapshot: The state.
+            view: What the student sees: only that is used. None uses hidden objects too.
+        """
+        ...
+
+
 class Environment(Protocol):
     """The face of an environment folder."""
 
@@ -176,4 +201,8 @@ class Environment(Protocol):
 
     def data_fingerprint(self, split: str) -> str:
         """Return a hash over the ids and contents of a split's tasks."""
+        ...
+
+    def oracle(self, task: Task) -> TaskOracle:
+        """Return the oracle of a task. Raises EnvironmentFault where the environment has none."""
         ...

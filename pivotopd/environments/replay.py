@@ -1,0 +1,54 @@
+"""Bring an environment to the state before a recorded turn: restore its snapshot, or replay and compare.
+
+A replay that shows another observation raises :class:`ReplayDivergence`; the caller drops that recovery and
+counts it, so a state that was never visited is never trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pivotopd.environments.base import Env, StepResult, Task
+from pivotopd.errors import ReplayDivergence
+from pivotopd.records import Turn
+
+Reach = Literal["snapshot", "replay"]
+
+
+def reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how: Reach) -> StepResult:
+    """Bring ``env`` to the state before ``turn`` and return what the student sees there.
+
+    Args:
+        env: A free instance.
+        task: The episode's task.
+        seed: The episode's environment seed.
+        turns: The episode's turns, by index.
+        turn: Index of the turn to stand before; may be one past the last.
+        how: ``snapshot`` restores the stored state and falls back to a replay where none was stored.
+
+    Raises:
+        ReplayDivergence: An observation, or the state after the last action, differs from the record.
+    """
+    recorded = turns[turn] if turn < len(turns) else None
+    if how == "snapshot" and recorded is not None and recorded.snapshot is not None:
+        result = env.restore(task, recorded.snapshot)
+    else:
+        result = env.reset(task, seed)
+        for index in range(turn):
+            _compare(result.observation, turns[index].observation, index)
+            result = env.step(turns[index].action)
+    expected = recorded.observation if recorded else turns[turn - 1].next_observation
+    if expected is not None:
+        _compare(result.observation, expected, turn)
+    if recorded is not None and env.state_hash() != recorded.state_hash:
+        raise ReplayDivergence(f"the state before turn {turn} differs from the record", where=task.id)
+    return result
+
+
+def _compare(seen: str, recorded: str, turn: int) -> None:
+    if seen != recorded:
+        raise ReplayDivergence(
+            f"the observation of turn {turn} differs: recorded {recorded[:80]!r}, now {seen[:80]!r}",
+            mend="the environment or its data changed since the rollout; rerun the rollout stage",
+        )

@@ -1,0 +1,270 @@
+"""Play episodes: many at once, one batch of requests a round, every draw from the episode's own seed.
+
+The result of an episode does not depend on which others play beside it. A broken environment ends its episode
+with a reason; it does not end the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pivotopd.agent.prompting import Prompt, Prompter
+from pivotopd.environments.base import Env, Environment, StepResult, Task
+from pivotopd.errors import EnvironmentFault
+from pivotopd.models.base import Completion, Generator, Request, Sampling
+from pivotopd.records import Episode, Turn
+from pivotopd.seeds import seed_of
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A state in the middle of an episode from which a policy goes on alone.
+
+    Attributes:
+        turns: The recorded turns before it.
+        open_at: Brings a fresh instance to the state.
+    """
+
+    turns: Sequence[Turn]
+    open_at: Callable[[Env], StepResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One episode to play."""
+
+    episode: str
+    task: Task
+    group: str
+    sample: int
+    seed: int
+    start: Start | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode and the turns that were played here (without those before a :class:`Start`)."""
+
+    episode: Episode
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every row of a rollout says about where it comes from."""
+
+    run: str
+    iteration: int
+    policy: str
+    data_fingerprint: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """Exact counts of a rollout."""
+
+    env_steps: int = 0
+    env_resets: int = 0
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class _Live:
+    """An episode in play."""
+
+    job: Job
+    env: Env
+    result: StepResult
+    pairs: list[tuple[str, str]]
+    turn: int
+    turns: list[Turn] = field(default_factory=list)
+    prompt: Prompt | None = None
+
+
+@dataclass
+class Player:
+    """Plays jobs with one policy.
+
+    Args:
+        environment: The environment.
+        prompter: Builds the student's prompts.
+        generator: The policy.
+        sampling: Temperature and length of responses.
+        max_turns: Turn limit of an episode.
+        batch_episodes: Episodes in flight at once.
+        origin: Fields that every row carries.
+    """
+
+    environment: Environment
+    prompter: Prompter
+    generator: Generator
+    sampling: Sampling
+    max_turns: int
+    batch_episodes: int
+    origin: Origin
+    counts: Counts = field(default_factory=Counts)
+
+    def play(self, jobs: Iterable[Job]) -> Iterator[Played]:
+        """Play all jobs and yield each episode when it ends, in no particular order."""
+        waiting = iter(jobs)
+        live: list[_Live] = []
+        exhausted = False
+        while live or not exhausted:
+            while not exhausted and len(live) < self.batch_episodes:
+                job = next(waiting, None)
+                if job is None:
+                    exhausted = True
+                    break
+                opened = self._open(job)
+                if isinstance(opened, Played):
+                    yield opened
+                else:
+                    live.append(opened)
+            live, ended = self._round(live)
+            yield from ended
+
+    def _open(self, job: Job) -> _Live | Played:
+        env = self.environment.open()
+        try:
+            self.counts.env_resets += 1
+            if job.start is None:
+                return _Live(job, env, env.reset(job.task, job.seed), [], 0)
+            pairs = [(turn.observation, turn.action) for turn in job.start.turns]
+            return _Live(job, env, job.start.open_at(env), pairs, len(pairs))
+        except EnvironmentFault as fault:
+            env.close()
+            return Played(self._episode(job, [], None, "environment_error", str(fault)), ())
+
+    def _round(self, live: list[_Live]) -> tuple[list[_Live], list[Played]]:
+        """Give every live episode one turn; return those that go on and those that ended."""
+        ended: list[Played] = []
+        asking: list[_Live] = []
+        for one in live:
+            one.prompt = self.prompter.plain(
+                self.environment.instruction(one.job.task),
+                one.pairs,
+                one.turn,
+                one.result.observation,
+                one.result.admissible,
+            )
+            if one.prompt is None:
+                ended.append(self._end(one, "prompt_too_long"))
+            else:
+                asking.append(one)
+        requests = [
+            Request(one.prompt.ids, seed_of("response", one.job.seed, one.turn))
+            for one in asking
+            if one.prompt
+        ]
+        completions = self.generator.generate(requests, self.sampling) if requests else []
+        self.counts.rounds += 1
+        going: list[_Live] = []
+        for one, request, completion in zip(asking, requests, completions, strict=True):
+            try:
+                termination = self._step(one, request, completion)
+            except EnvironmentFault as fault:
+                ended.append(self._end(one, "environment_error", str(fault)))
+                continue
+            if termination is None:
+                going.append(one)
+            else:
+                ended.append(self._end(one, termination))
+        return going, ended
+
+    def _step(self, one: _Live, request: Request, completion: Completion) -> str | None:
+        """Send the response's action; returns why the episode ended, or None."""
+        before, snapshot, state_hash = one.result, one.env.snapshot(), one.env.state_hash()
+        text, escaped = self.prompter.codec.decode(completion.response_ids.tolist())
+        reply = self.prompter.wording.parse(text)
+        self.counts.env_steps += 1
+        after = one.env.step(reply.action)
+        one.turns.append(
+            Turn(
+                run=self.origin.run,
+                iteration=self.origin.iteration,
+                episode=one.job.episode,
+                group=one.job.group,
+                turn=one.turn,
+                source="rollout",
+                seed=request.seed,
+                prompt_ids=request.prompt_ids,
+                response_ids=completion.response_ids.tolist(),
+                behaviour_logprobs_nats=completion.logprobs_nats.tolist(),
+                temperature=self.sampling.temperature,
+                finish_reason=completion.finish_reason,
+                instruction=self.environment.instruction(one.job.task),
+                observation=before.observation,
+                admissible=before.admissible,
+                response_text=text,
+                text_escaped=escaped,
+                action=reply.action,
+                committed=reply.committed,
+                valid=reply.valid,
+                reward=after.reward,
+                state_hash=state_hash,
+                snapshot=snapshot,
+                next_observation=after.observation,
+                pivot_turn=None,
+                depth=None,
+                gold_action=None,
+                hinted_prompt_ids=None,
+            )
+        )
+        one.pairs.append((before.observation, reply.action))
+        one.result = after
+        one.turn += 1
+        if after.won:
+            return "won"
+        if after.done:
+            return "done"
+        return "turn_limit" if one.turn >= self.max_turns else None
+
+    def _end(self, one: _Live, termination: str, error: str | None = None) -> Played:
+        one.env.close()
+        episode = self._episode(one.job, one.turns, one.result, termination, error)
+        return Played(episode, tuple(one.turns))
+
+    def _episode(
+        self, job: Job, turns: Sequence[Turn], result: StepResult | None, termination: str, error: str | None
+    ) -> Episode:
+        spec = self.environment.spec
+        return Episode(
+            run=self.origin.run,
+            iteration=self.origin.iteration,
+            episode=job.episode,
+            task=job.task.id,
+            task_hash=job.task.content_hash,
+            family=job.task.family,
+            group=job.group,
+            sample=job.sample,
+            seed=job.seed,
+            episode_return=sum(turn.reward for turn in turns),
+            won=bool(result and result.won),
+            score=result.score if result else 0.0,
+            termination=termination,
+            error=error,
+            turns=len(turns),
+            environment=f"{spec.name} {spec.version}",
+            data_fingerprint=self.origin.data_fingerprint,
+            policy=self.origin.policy,
+        )
+
+
+def training_jobs(
+    tasks: Sequence[Task], *, run_seed: int, iteration: int, count: int, group_size: int
+) -> list[Job]:
+    """Return the jobs of an iteration: ``count`` tasks, ``group_size`` episodes each.
+
+    Tasks are walked in a fixed shuffled order that starts anew, reshuffled, when all were played.
+    """
+    jobs = []
+    for position in range(iteration * count, (iteration + 1) * count):
+        lap, place = divmod(position, len(tasks))
+        order = sorted(tasks, key=lambda task: seed_of("task order", run_seed, lap, task.id))
+        task = order[place]
+        group = f"{iteration:04d}/{position - iteration * count:03d}"
+        for sample in range(group_size):
+            seed = seed_of("episode", run_seed, iteration, task.id, sample)
+            jobs.append(Job(f"{group}/{sample:02d}", task, group, sample, seed))
+    return jobs

@@ -1,0 +1,139 @@
+"""Signals: every response scored by the frozen student, with and without privileged text.
+
+Method reference 3.7. All of it runs before the first optimizer step, so the policy itself is the frozen
+self-teacher and no second copy is held. Both terms of a log-ratio come from the same engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pivotopd.agent.prompting import Prompter
+from pivotopd.methods.base import Needs
+from pivotopd.models.base import Nats, Scorer, ScoreRequest
+from pivotopd.records import Label, Signal, Turn
+
+_Episodes = Mapping[str, Sequence[Turn]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Signals in row order, and how many hinted prompts were too long to score."""
+
+    signals: list[Signal]
+    hints_too_long: int
+    lessons_too_long: int
+
+
+@dataclass(frozen=True)
+class Signaller:
+    """Scores the rows of one iteration.
+
+    Args:
+        prompter: Rebuilds prompts with a hint or a lesson.
+        policy: The frozen student.
+        reference: The initial policy; the same object as ``policy`` in the first iteration.
+        needs: What the method asks for.
+    """
+
+    prompter: Prompter
+    policy: Scorer
+    reference: Scorer
+    needs: Needs
+
+    def score(self, rows: Sequence[Turn], labels: Sequence[Label]) -> Scored:
+        """Return one signal a row.
+
+        Args:
+            rows: Rollout and recovery rows.
+            labels: Labels of the rollout's episodes.
+        """
+        gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
+        lessons = {label.episode: label.lesson for label in labels if label.lesson}
+        plain = self.policy.score([ScoreRequest(row.prompt_ids, row.response_ids) for row in rows])
+        reference = (
+            plain
+            if self.reference is self.policy
+            else self.reference.score([ScoreRequest(row.prompt_ids, row.response_ids) for row in rows])
+        )
+        episodes = _rollouts_by_episode(rows)
+        hinted, hints_too_long = self._hinted(rows, episodes, gold)
+        lesson, lessons_too_long = self._lesson(rows, episodes, lessons)
+        signals = [
+            Signal(
+                episode=row.episode,
+                turn=row.turn,
+                source=row.source,
+                pivot_turn=row.pivot_turn,
+                plain_nats=plain[index].tolist(),
+                reference_nats=reference[index].tolist(),
+                hinted_nats=_listed(hinted.get(index)),
+                lesson_nats=_listed(lesson.get(index)),
+            )
+            for index, row in enumerate(rows)
+        ]
+        return Scored(signals, hints_too_long, lessons_too_long)
+
+    def _hinted(
+        self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
+    ) -> tuple[dict[int, Nats], int]:
+        """Score recovery rows under their own hint and pivotal rollout rows under the gold hint."""
+        prompts: dict[int, Sequence[int]] = {}
+        too_long = 0
+        for index, row in enumerate(rows):
+            action = gold.get((row.episode, row.turn))
+            if row.source == "recovery":
+                prompts[index] = row.hinted_prompt_ids or ()
+            elif self.needs.gold_hint and action is not None:
+                ids = self._rebuilt(row, episodes[row.episode], hint=action)
+                if ids is None:
+                    too_long += 1
+                else:
+                    prompts[index] = ids
+        return self._scored(rows, prompts), too_long
+
+    def _lesson(
+        self, rows: Sequence[Turn], episodes: _Episodes, lessons: Mapping[str, str | None]
+    ) -> tuple[dict[int, Nats], int]:
+        if not self.needs.lesson:
+            return {}, 0
+        prompts: dict[int, Sequence[int]] = {}
+        too_long = 0
+        for index, row in enumerate(rows):
+            lesson = lessons.get(row.episode)
+            if row.source == "rollout" and lesson:
+                ids = self._rebuilt(row, episodes[row.episode], lesson=lesson)
+                if ids is None:
+                    too_long += 1
+                else:
+                    prompts[index] = ids
+        return self._scored(rows, prompts), too_long
+
+    def _scored(self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int]]) -> dict[int, Nats]:
+        requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in prompts.items()]
+        return dict(zip(prompts, self.policy.score(requests), strict=True)) if requests else {}
+
+    def _rebuilt(
+        self, row: Turn, episode: Sequence[Turn], *, hint: str | None = None, lesson: str | None = None
+    ) -> list[int] | None:
+        """Rebuild a rollout row's prompt with privileged text; None when it is too long."""
+        pairs = [(past.observation, past.action) for past in episode[: row.turn]]
+        admissible = tuple(row.admissible) if row.admissible is not None else None
+        prompt = self.prompter.plain(row.instruction, pairs, row.turn, row.observation, admissible)
+        return self.prompter.hinted(prompt, hint=hint, lesson=lesson) if prompt else None
+
+
+def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:
+    """Return each episode's own turns in order."""
+    episodes: dict[str, list[Turn]] = {}
+    for row in rows:
+        if row.source == "rollout":
+            episodes.setdefault(row.episode, []).append(row)
+    for turns in episodes.values():
+        turns.sort(key=lambda turn: turn.turn)
+    return episodes
+
+
+def _listed(values: Nats | None) -> list[float] | None:
+    return None if values is None else [float(value) for value in values]

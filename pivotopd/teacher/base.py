@@ -1,0 +1,83 @@
+"""What a teacher does: read finished episodes and name gold actions; name the next action of a recovery.
+
+A teacher never gives log-probabilities. What it writes is resolved to an action and tested for disagreement
+by :mod:`pivotopd.teacher.pivots`, the same way for every teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pivotopd.environments.base import Task, View
+from pivotopd.records import Episode, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A finished episode, as a teacher gets it."""
+
+    task: Task
+    episode: Episode
+    turns: Sequence[Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A turn at which the teacher names a gold action.
+
+    Attributes:
+        turn: Index of the turn.
+        gold_written: The action as the teacher wrote it.
+        gold_action: The same, resolved to an action of the environment; None if it fits none.
+        accepted: Further actions that count as agreement.
+        distance_before: Shortest remaining turns before the student's action, where the teacher knows it.
+        distance_after: The same after it; None also when unsolvable.
+    """
+
+    turn: int
+    gold_written: str
+    gold_action: str | None
+    accepted: tuple[str, ...] = ()
+    distance_before: int | None = None
+    distance_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a teacher says about one episode."""
+
+    candidates: tuple[Candidate, ...]
+    lesson: str | None = None
+    prompt_hash: str | None = None
+    raw_reply: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A request for the single best next action in a state after a pivotal turn.
+
+    Attributes:
+        task: The task.
+        view: What the student sees there.
+        snapshot: The environment's state, which only the oracle may read.
+    """
+
+    task: Task
+    view: View
+    snapshot: bytes | None
+
+
+class Teacher(Protocol):
+    """A teacher."""
+
+    name: str
+
+    def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode, in order."""
+        ...
+
+    def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
+        """Return the resolved next action of each query, or None where none can be named."""
+        ...

@@ -1,0 +1,138 @@
+"""The oracle as a teacher: exact, for laptops, tests and ablations.
+
+It takes as candidates the turns after which the shortest remaining number of turns grew or became infinite
+(a pivotal mistake in the paper's sense, section 3.1), and names a best next action for each. ``informed``
+restricts that action to what the student's own prompt shows, so that the student could have known it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pivotopd.environments.base import Environment, TaskOracle, View
+from pivotopd.environments.replay import reach
+from pivotopd.errors import EnvironmentFault, SearchLimit
+from pivotopd.records import Turn
+from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
+
+
+@dataclass
+class OracleTeacher:
+    """Labels episodes by exact search.
+
+    Args:
+        environment: Gives the oracle of each task.
+        informed: Name only actions that follow from what the student has seen.
+        history: Pairs that the student's prompt shows.
+        max_candidates: m, most candidates an episode.
+    """
+
+    environment: Environment
+    informed: bool
+    history: int
+    max_candidates: int
+    name: str = field(init=False)
+    searches: int = 0
+    search_limits: int = 0
+
+    def __post_init__(self) -> None:
+        """Name the teacher by its kind."""
+        self.name = "oracle (informed)" if self.informed else "oracle"
+
+    def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode; a turn whose search was given up is no candidate, and is counted."""
+        return [self._read(transcript) for transcript in transcripts]
+
+    def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
+        """Return the best next action of each query."""
+        return [self._next(query) for query in queries]
+
+    def _next(self, query: Query) -> str | None:
+        if query.snapshot is None:
+            raise EnvironmentFault(
+                "the oracle teacher needs the environment's state, and this environment stores none",
+                mend="choose another teacher",
+            )
+        best = self._best(self.environment.oracle(query.task), query.snapshot, query.view)
+        return best[0] if best else None
+
+    def _best(self, oracle: TaskOracle, snapshot: bytes, view: View) -> tuple[str, ...]:
+        self.searches += 1
+        try:
+            return oracle.best_actions(snapshot, view if self.informed else None)
+        except SearchLimit:
+            self.search_limits += 1
+            return ()
+
+    def _read(self, transcript: Transcript) -> Reading:
+        oracle = self.environment.oracle(transcript.task)
+        states = self._states(transcript)
+        candidates: list[Candidate] = []
+        for turn, before, after in zip(transcript.turns, states, states[1:], strict=False):
+            if len(candidates) >= self.max_candidates:
+                break
+            candidate = self._candidate(oracle, transcript.turns, turn, before, after)
+            if candidate is not None:
+                candidates.append(candidate)
+        return Reading(tuple(candidates))
+
+    def _candidate(
+        self, oracle: TaskOracle, turns: Sequence[Turn], turn: Turn, before: bytes, after: bytes
+    ) -> Candidate | None:
+        self.searches += 2
+        try:
+            shortest, remaining = oracle.distance(before), oracle.distance(after)
+        except SearchLimit:
+            self.search_limits += 1
+            return None
+        if shortest is None or (remaining is not None and remaining <= shortest):
+            return None
+        best = self._best(oracle, before, view_of(turns, turn.turn, self.history))
+        if not best:
+            return Candidate(turn.turn, "", None, (), shortest, remaining)
+        return Candidate(turn.turn, best[0], best[0], best[1:], shortest, remaining)
+
+    def _states(self, transcript: Transcript) -> list[bytes]:
+        """Return the state before each turn and after the last one."""
+        stored = [turn.snapshot for turn in transcript.turns]
+        states = [snapshot for snapshot in stored if snapshot is not None]
+        env = self.environment.open()
+        try:
+            if len(states) < len(stored):
+                return self._replayed(transcript)
+            if transcript.turns:
+                last = transcript.turns[-1]
+                reach(env, transcript.task, transcript.episode.seed, transcript.turns, last.turn, "snapshot")
+                env.step(last.action)
+                final = env.snapshot()
+                states += [final] if final is not None else []
+            return states
+        finally:
+            env.close()
+
+    def _replayed(self, transcript: Transcript) -> list[bytes]:
+        """Replay an episode whose rows hold no snapshots."""
+        env = self.environment.open()
+        try:
+            env.reset(transcript.task, transcript.episode.seed)
+            states: list[bytes] = []
+            for turn in transcript.turns:
+                states += [state for state in [env.snapshot()] if state is not None]
+                env.step(turn.action)
+            return states + [state for state in [env.snapshot()] if state is not None]
+        finally:
+            env.close()
+
+
+def view_of(turns: Sequence[Turn], turn: int, history: int) -> View:
+    """Return what the student saw before a recorded turn, with at most ``history`` pairs."""
+    shown = turns[max(0, turn - history) : turn] if history else ()
+    now = turns[turn]
+    return View(
+        instruction=now.instruction,
+        history=tuple((past.observation, past.action) for past in shown),
+        turn=turn,
+        observation=now.observation,
+        admissible=tuple(now.admissible) if now.admissible is not None else None,
+    )
