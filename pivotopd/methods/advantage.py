@@ -1,0 +1,84 @@
+"""What every method shares: the group-relative outcome advantage, and the log-ratio of two scores.
+
+    A_row = R_i - b - penalty_row
+    b     = mean over the group's episodes i of ( R_i - mean penalty of i's rows )
+
+Source: GRPO (arXiv 2402.03300) with PivotOPD's penalty on the score of the turn row, before group statistics
+(method reference 3.8 and 6.1). The statistics run over the G episodes, each counting once however many turns
+it has; without penalties A_row is R_i - mean(R).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pivotopd.errors import ArtifactError, NumericsError
+from pivotopd.methods.base import Nats, Row
+
+STD_FLOOR = 1e-6
+
+
+def outcome_advantages(rows: Sequence[Row], *, normalise_std: bool) -> list[float]:
+    """Return the group-relative advantage of each row, in order; recovery rows have none and get 0.
+
+    All rows zero, exactly: a group of one episode (nothing to compare, penalties included), and a group whose
+    row scores are all equal. With ``normalise_std`` the advantage is divided by std(R) + 1e-6, R being the
+    plain returns of the group's episodes and std the unbiased one (torch's, as verl uses). Equal returns
+    leave it undivided: otherwise the small penalties alone would be blown up to the size of a success.
+
+    Raises:
+        NumericsError: A return or penalty is not finite.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.source == "recovery":
+            continue
+        if not (math.isfinite(row.episode_return) and math.isfinite(row.penalty)):
+            raise NumericsError(
+                f"return {row.episode_return} or penalty {row.penalty} is not finite",
+                where=f"episode {row.episode}",
+                mend="check the environment's rewards",
+            )
+        groups.setdefault(row.group, []).append(index)
+    result = [0.0] * len(rows)
+    for members in groups.values():
+        values = _group([rows[index] for index in members], normalise_std)
+        for index, value in zip(members, values, strict=True):
+            result[index] = value
+    return result
+
+
+def _group(rows: Sequence[Row], normalise_std: bool) -> list[float]:
+    """Advantages of the rollout rows of one group."""
+    penalties: dict[str, list[float]] = {}
+    returns: dict[str, float] = {}
+    for row in rows:
+        penalties.setdefault(row.episode, []).append(row.penalty)
+        returns[row.episode] = row.episode_return
+    if len(returns) < 2 or len({row.episode_return - row.penalty for row in rows}) == 1:
+        return [0.0] * len(rows)
+    scores = [value - math.fsum(penalties[key]) / len(penalties[key]) for key, value in returns.items()]
+    baseline = math.fsum(scores) / len(scores)
+    divisor = 1.0
+    if normalise_std and len(set(returns.values())) > 1:
+        divisor = float(np.std(list(returns.values()), ddof=1)) + STD_FLOOR
+    return [(row.episode_return - baseline - row.penalty) / divisor for row in rows]
+
+
+def log_ratio(hinted: Nats, plain: Nats, row: Row) -> Nats:
+    """Return the (R,) distillation advantage lT - lO of a row (paper Eq. 4).
+
+    Raises:
+        ArtifactError: The two scores are not of the same tokens.
+    """
+    if hinted.shape != plain.shape:
+        raise ArtifactError(
+            f"{hinted.shape[0]} hinted log-probabilities stand beside {plain.shape[0]} plain ones",
+            where=f"a {row.source} row of episode {row.episode}",
+            mend="rerun the stage that scored the rows",
+        )
+    difference: Nats = (hinted - plain).astype(np.float32)
+    return difference

@@ -1,0 +1,80 @@
+"""PivotOPD: outcome, prevention at pivotal turns, recovery right after them, lesson on every turn.
+
+    recovery rows:  A_l = w_rec * clip(lT[recovery hint] - lO, -delta, +delta)     clipped before the weight
+    rollout rows:   A_l = A_RL
+                        + w_prev * (lT[gold hint] - lO)     on pivotal turns, not clipped
+                        + w_traj * (lT[lesson] - lO)        on turns scored with a lesson
+
+Source: PivotOPD paper (arXiv 2609.40285), Eqs. 4-7 and App. B. Recovery rows carry no outcome advantage and
+take no part in group statistics, so a group in which every episode fails still trains on its recoveries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pivotopd.config import PivotOpdMethod
+from pivotopd.errors import ArtifactError
+from pivotopd.methods.advantage import log_ratio, outcome_advantages
+from pivotopd.methods.base import Nats, Needs, Row, TokenAdvantage
+
+
+class PivotOpd:
+    """The paper's method; a weight of zero leaves its part out and asks for no score."""
+
+    def __init__(self, section: PivotOpdMethod, recovery_depth: int) -> None:
+        self._section = section
+        self.needs = Needs(
+            labels=True,
+            recovery_depth=recovery_depth,
+            gold_hint=section.prevention_weight > 0,
+            lesson=section.lesson_weight > 0,
+        )
+
+    def advantages(self, rows: Sequence[Row]) -> list[TokenAdvantage]:
+        """Return one advantage a row, in order; rows of one update come together, groups complete.
+
+        Raises:
+            ArtifactError: A recovery row was not scored under its hint, or scores differ in length.
+        """
+        outcomes = outcome_advantages(rows, normalise_std=self._section.normalise_std)
+        return [
+            self._recovery(row) if row.source == "recovery" else self._rollout(row, outcome)
+            for row, outcome in zip(rows, outcomes, strict=True)
+        ]
+
+    def _recovery(self, row: Row) -> TokenAdvantage:
+        if row.hinted_nats is None:
+            raise ArtifactError(
+                "a recovery row has no log-probabilities under its hint",
+                where=f"episode {row.episode}",
+                mend="rerun the stage that scored the rows",
+            )
+        bound = self._section.recovery_clip_nats
+        ratio = np.clip(log_ratio(row.hinted_nats, row.plain_nats, row), -bound, bound)
+        weighted: Nats = np.asarray(self._section.recovery_weight * ratio, np.float32)
+        return TokenAdvantage(total=weighted, outcome=0.0, recovery=weighted)
+
+    def _rollout(self, row: Row, outcome: float) -> TokenAdvantage:
+        prevention = _part(self._section.prevention_weight, row.hinted_nats, row)
+        lesson = _part(self._section.lesson_weight, row.lesson_nats, row)
+        total = np.full(row.plain_nats.shape, outcome, np.float32)
+        for part in (prevention, lesson):
+            if part is not None:
+                total = total + part
+        empty = np.zeros(0, np.float32)
+        return TokenAdvantage(
+            total=total,
+            outcome=outcome,
+            prevention=empty if prevention is None else prevention,
+            lesson=empty if lesson is None else lesson,
+        )
+
+
+def _part(weight: float, hinted: Nats | None, row: Row) -> Nats | None:
+    """A weighted log-ratio, or None where the row has no such hint or the weight is zero."""
+    if hinted is None or weight == 0.0:
+        return None
+    return np.asarray(weight * log_ratio(hinted, row.plain_nats, row), np.float32)
