@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Final, Literal
 
@@ -158,9 +159,7 @@ def check_against_stock(
         batch = games[start : start + _BATCH * processes]
         try:
             with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-                found = pool.map(
-                    _check_game, batch, *zip(*[(turns_per_game, seed)] * len(batch), strict=True)
-                )
+                found = pool.map(partial(_check_game, turns=turns_per_game, seed=seed), batch)
                 plays += chain.from_iterable(found)
         except BrokenProcessPool as error:
             raise EnvironmentFault(
