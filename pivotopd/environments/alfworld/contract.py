@@ -239,9 +239,8 @@ def play_native(game: Game, play: Play, turns: int, seed: int) -> tuple[list[str
     oracle = Oracle(engine_of(game.pddl_problem, game.task_sentence, game.id, "move").world)
     actions: list[str] = []
     while len(actions) < turns and not answers[-1].done:
-        best = (
-            oracle.optimal_actions(env.snapshot().state) if play == "guided" and rng.random() < 0.65 else ()
-        )
+        ahead = play == "guided" and rng.random() < 0.65
+        best = oracle.optimal_actions(env.snapshot().state) if ahead else ()
         seen = [command for answer in answers for command in answer.admissible or ()]
         action = _pick(rng, best) if best else _wander(rng, answers[-1].admissible or (), seen)
         actions.append(action)

@@ -20,8 +20,8 @@ __all__ = ["memoised", "remember_commands"]
 def memoised() -> Iterator[None]:
     """Let the stock engine reuse parsed templates, parsed queries and translations while this is open.
 
-    The optimised translation, which only the planner reads, is replaced by the plain one: no plan may be asked
-    of an engine that was loaded in here.
+    The optimised translation, which only the planner reads, is replaced by the plain one: no plan may be
+    asked of an engine that was loaded in here.
     """
     import fast_downward  # noqa: PLC0415 - part of the optional extra
     from textworld.envs.pddl import textgen  # noqa: PLC0415 - part of the optional extra

@@ -1,7 +1,7 @@
 """The stock planner's optimum, asked in a process of its own that is ended when its time is up.
 
-The planner is a blind uniform search: shortest plans, but some starts keep it busy for minutes or until memory
-is full. It cross-checks the oracle and is used for nothing else.
+The planner is a blind uniform search: its plans are shortest, but some starts keep it busy for minutes or
+until memory is full. It cross-checks the oracle and is used for nothing else.
 """
 
 from __future__ import annotations
