@@ -1,8 +1,8 @@
 """The informed oracle: the best next actions for one who knows only what play has shown.
 
 The room's furniture is known from the start: which receptacles there are, where, and whether they are shut.
-What lies in a receptacle is known once play has shown it, and whether an object is clean, hot or cool once the
-agent saw to it. A teacher that used more could not be imitated by a student that sees less.
+What lies in a receptacle is known once play has shown it, and whether an object is clean, hot or cool once
+the agent saw to it. A teacher that used more could not be imitated by a student that sees less.
 """
 
 from __future__ import annotations

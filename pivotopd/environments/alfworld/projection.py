@@ -88,7 +88,7 @@ class Projector:
                     contents[place][0].append(named[thing])
                 else:
                     contents[place][1].append(self._thing(thing, ready))
-        return self._assemble(state, self._drops(held, hand), contents, lamps, hand, tuple(things))
+        return self._assemble(state, self._drops(held, held in lying), contents, lamps, hand, tuple(things))
 
     def _lying(self, state: State) -> tuple[dict[str, list[str]], dict[str, int]]:
         """Return where each wanted object lies, and the lamp bits of each receptacle."""
@@ -109,9 +109,15 @@ class Projector:
         bits = search.PICKUP if thing in self._world.pickupable else 0
         return bits | search.READY if ready is None or thing in ready else bits
 
-    def _drops(self, held: str | None, hand: int) -> set[str]:
-        """Return the types of receptacle where it can make sense to put down what is held."""
-        if held is None or (hand >= 0 and not self._tooled):
+    def _drops(self, held: str | None, lies_too: bool) -> set[str]:
+        """Return the types of receptacle where it can make sense to put down what is held.
+
+        A wanted object that needs no tool just goes to its target. With two to place, it may be in the way
+        where it also lies in a target: it counts there already.
+        """
+        if held is None:
+            return set()
+        if held in self._wanted and not self._tooled and not (self._aim is Aim.PAIR and lies_too):
             return set()
         return self._fitting.get(self._world.object_type.get(held, ""), set())
 
