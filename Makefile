@@ -44,7 +44,7 @@ bench: install ## measure the engine, the generator and one iteration; see bench
 	$(BIN)/python -m benchmarks
 
 docs: install ## write the generated pages of docs/ again
-	$(BIN)/python -m infra.generate_docs
+	$(BIN)/python -m flows.manual_cli
 
 lock: install ## write requirements.lock from what .venv holds
 	bash infra/lock.sh

@@ -1,0 +1,54 @@
+"""The command line ``pivotopd``. Only assembly: each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from flows.doctor_cli import doctor
+from flows.games_cli import games_app
+from flows.manual_cli import config, tables
+
+app = typer.Typer(
+    name="pivotopd",
+    help="Train language-model agents with PivotOPD: avoid pivotal mistakes, and recover from them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from pivotopd import __version__
+
+        typer.echo(f"pivotopd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version  # its callback has acted
+
+
+app.add_typer(games_app, name="games")
+app.command(rich_help_panel="Help")(config)
+app.command(rich_help_panel="Help")(tables)
+app.command(rich_help_panel="Help")(doctor)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    from pivotopd.exits import run_command
+
+    sys.exit(run_command(app))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""How a command ends: errors become their message and exit code, stop signals become ``Preempted``.
+
+Used by every command that a person or a scheduler starts, so that all end alike.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from pivotopd.errors import PivotError, Preempted
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
+"""A scheduler's request to stop: Kubernetes sends the first, SLURM's ``--signal=USR1`` the second."""
+
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells count it: 128 + SIGINT."""
+
+EXIT_CODES: Final = {
+    0: "done",
+    1: "a defect of the program: it keeps its traceback",
+    2: "a configuration, option or variable is not acceptable, or something needed is not installed",
+    3: "an input artifact or checkpoint is missing, damaged or of another schema",
+    4: "an environment or a game cannot be used, or a check of games failed",
+    5: "the teacher cannot be reached",
+    6: "nothing to train on: no row carries a signal",
+    7: "weights, losses or gradients are not finite",
+    74: "the store cannot be written or reached",
+    75: "asked to stop; start the same command again to go on",
+    INTERRUPTED: "interrupted with Ctrl-C",
+}
+"""Meaning of every exit code; the manual's table is made from it."""
+
+
+def run_command(body: Callable[[], int | None]) -> int:
+    """Run a command's body and return its exit code.
+
+    A :class:`PivotError` is printed on stderr in its three parts; every other exception is a defect and is
+    raised on, with its traceback.
+    """
+    try:
+        with stop_signals():
+            return body() or 0
+    except PivotError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+
+
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """Raise ``Preempted`` in the main thread at the first stop signal; a second one kills as usual."""
+    before = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del frame
+    signal.signal(number, signal.SIG_DFL)
+    raise Preempted(
+        f"asked to stop by {signal.Signals(number).name}",
+        mend="start the same command again: what is finished is kept",
+    )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

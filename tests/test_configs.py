@@ -1,0 +1,31 @@
+"""Every shipped configuration loads, and the paper's file is the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pivotopd.config import PretrainedStudent, RunConfig, load_config
+
+CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.yaml"))
+
+
+def test_there_are_configs() -> None:
+    assert {path.name for path in CONFIGS} >= {"demo.yaml", "alfworld-qwen3-1.7b.yaml"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_config_loads_and_takes_an_override(path: Path) -> None:
+    assert load_config(path).seed == 0
+    assert load_config(path, ["seed=7", "method=grpo"]).method.name == "grpo"
+
+
+def test_the_papers_file_changes_only_what_a_user_must_give() -> None:
+    paper = load_config(next(path for path in CONFIGS if path.name == "alfworld-qwen3-1.7b.yaml"))
+    plain = RunConfig(
+        student=PretrainedStudent(path="models/Qwen3-1.7B"),
+        environment={"games": "data/alfworld"},
+        update={"dtype": "bfloat16"},
+    )
+    assert paper == plain
