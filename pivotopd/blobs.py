@@ -172,8 +172,8 @@ class Blobs:
     def create(self, path: str, data: bytes) -> bool:
         """Write a file whole unless one exists; return False, and change nothing, if one does.
 
-        On a local folder a synced temporary file is hard-linked to the name, which never overwrites. Elsewhere
-        it is the backend's conditional put. ``data`` must not be empty: an empty one would overwrite on S3.
+        On a local folder a synced temporary file is hard-linked to the name, which never overwrites.
+        Elsewhere it is the backend's conditional put. ``data`` must not be empty: an empty one would overwrite on S3.
 
         Raises:
             StorageError: The store does not take it.

@@ -1,0 +1,185 @@
+"""Where metrics go: one interface, MLflow or nothing behind it. A tracker never stops a run.
+
+The same metrics are also written as JSON lines into each stage's artifact (:func:`jsonl`), so that a run can
+be read without MLflow. MLflow itself is imported when a tracker starts, not before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol
+
+from pivotopd.blobs import Blobs
+from pivotopd.config import TrackingSection
+from pivotopd.errors import ConfigError
+
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+NAME_CHARACTERS = 250
+PARAM_CHARACTERS = 500
+"""Parameter values are cut here, which every MLflow server takes; config.yaml holds them whole."""
+DROPPED = "tracking/dropped"
+_FOREIGN = re.compile(r"[^A-Za-z0-9_\-./ :]")
+
+
+class Tracker(Protocol):
+    """A sink for one run's metrics, texts and lineage; no method raises because the sink fails."""
+
+    def start(
+        self, name: str, *, experiment: str, tags: Mapping[str, str], config: Mapping[str, Any], run_uri: str
+    ) -> None:
+        """Open the run, or the one that an earlier process opened for the same ``run_uri``.
+
+        Args:
+            name: Name of the run.
+            experiment: Experiment it belongs to.
+            tags: Method, seed, configuration digest, commit and the like.
+            config: The resolved configuration; logged as flat parameters.
+            run_uri: Address of the run in the store: its identity across restarts.
+        """
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics of a step (training iteration); a (name, step) that is there already is left alone."""
+
+    def log_input(self, name: str, *, digest: str, uri: str, rows: int, context: str) -> None:
+        """Log that the run read or made an artifact, so that a metric leads back to its rows.
+
+        Args:
+            name: Name of the dataset, such as ``rollout-0003``.
+            digest: Artifact digest.
+            uri: Artifact address.
+            rows: Number of rows.
+            context: Role, such as ``rollout``.
+        """
+
+    def log_text(self, path: str, text: str) -> None:
+        """Attach a text file, such as ``config.yaml`` or a report, to the run."""
+
+    def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
+        """Open (or open again) a run below this one, such as an evaluation; already started."""
+
+    def finish(self, status: RunStatus = "FINISHED") -> None:
+        """Close the run, waiting a bounded time for what is still on its way."""
+
+
+class NoTracker:
+    """Keeps nothing: ``tracking.enabled: false``."""
+
+    def start(
+        self, name: str, *, experiment: str, tags: Mapping[str, str], config: Mapping[str, Any], run_uri: str
+    ) -> None:
+        """Do nothing."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Do nothing."""
+
+    def log_input(self, name: str, *, digest: str, uri: str, rows: int, context: str) -> None:
+        """Do nothing."""
+
+    def log_text(self, path: str, text: str) -> None:
+        """Do nothing."""
+
+    def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
+        """Return a tracker that keeps nothing either."""
+        del name, tags
+        return self
+
+    def finish(self, status: RunStatus = "FINISHED") -> None:
+        """Do nothing."""
+
+
+def open_tracker(section: TrackingSection, root: str) -> Tracker:
+    """Return the tracker that a configuration asks for; it is not started.
+
+    Raises:
+        ConfigError: The storage root is remote and no tracking URI is given.
+    """
+    if not section.enabled:
+        return NoTracker()
+    from pivotopd.tracking_mlflow import MlflowTracker  # noqa: PLC0415 - only where it is asked for
+
+    return MlflowTracker(tracking_uri(section.uri, root))
+
+
+def tracking_uri(uri: str | None, root: str) -> str:
+    """Return the MLflow tracking URI: the given one, else $MLFLOW_TRACKING_URI, else sqlite in the root.
+
+    Raises:
+        ConfigError: The storage root is remote and neither is given.
+    """
+    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if chosen:
+        return chosen
+    folder = Blobs(root).local_root
+    if folder is None:
+        raise ConfigError(
+            "a remote root cannot hold MLflow's sqlite file",
+            where="tracking.uri",
+            mend="set tracking.uri (or MLFLOW_TRACKING_URI) to a server or a local sqlite file, "
+            "or set tracking.enabled=false",
+        )
+    return f"sqlite:///{folder}/mlflow.db"
+
+
+def jsonl(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return JSON lines; numbers that are not finite become null, which JSON can say."""
+    return "".join(json.dumps(_plain(dict(line)), allow_nan=False) + "\n" for line in lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def clean_name(name: str) -> str:
+    """Return the nearest name MLflow takes: its characters, no empty or dotted path piece, its length."""
+    pieces = [_FOREIGN.sub("_", piece).strip() for piece in name.split("/")]
+    kept = [piece if piece.strip(".") else "_" * len(piece) for piece in pieces if piece]
+    cleaned = "/".join(kept) or "_"
+    if len(cleaned) > NAME_CHARACTERS:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        cleaned = f"{cleaned[: NAME_CHARACTERS - 9].rstrip('/')}_{digest}"
+    return cleaned
+
+
+def clean_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics that MLflow takes; non-finite ones are left out and counted as ``tracking/dropped``.
+
+    Two names that clean to one are told apart by a piece of their hash.
+    """
+    cleaned: dict[str, float] = {}
+    dropped = 0
+    for name, value in metrics.items():
+        number = float(value)
+        if not math.isfinite(number):
+            dropped += 1
+            continue
+        key = clean_name(name)
+        if key in cleaned or (key != name and key in metrics):
+            key = f"{key[: NAME_CHARACTERS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        cleaned[key] = number
+    if dropped:
+        cleaned[DROPPED] = float(dropped)
+    return cleaned
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a nested configuration as flat parameters ``section.key``, values as text and cut to length."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            cut = text if len(text) <= PARAM_CHARACTERS else text[: PARAM_CHARACTERS - 1] + "…"
+            flat[clean_name(f"{prefix}{key}")] = cut
+    return flat
