@@ -175,14 +175,14 @@ def _from_tables(files: Sequence[Path], keep: _Keep) -> list[Game]:
 
 def _from_table(file: Path, keep: _Keep) -> list[Game]:
     try:
-        table = pq.read_table(file, columns=SCHEMA.names)
-        if set(table.column_names) != set(SCHEMA.names):
+        lacking = set(SCHEMA.names) - set(pq.read_schema(file).names)
+        if lacking:
             raise GameError(
-                f"The table lacks {', '.join(sorted(set(SCHEMA.names) - set(table.column_names)))}.",
+                f"The table lacks {', '.join(sorted(lacking))}.",
                 where=str(file),
                 mend=f"give it the columns {', '.join(SCHEMA.names)}",
             )
-        table = table.select(SCHEMA.names).cast(SCHEMA)
+        table = pq.read_table(file, columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(file, error) from error
     if any(column.null_count for column in table.columns):
