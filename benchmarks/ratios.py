@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 
@@ -152,12 +153,9 @@ def bootstrap_interval(
 
 def machine() -> dict[str, str | int | float]:
     """Describe the machine: processor, cores, memory, and the load when called."""
-    model = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            model = next(
-                (row.split(":", 1)[1].strip() for row in file if row.startswith("model name")), model
-            )
+    cpuinfo = Path("/proc/cpuinfo")
+    rows = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    models = [row.partition(":")[2].strip() for row in rows if row.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "system": f"{platform.system()} {platform.release()}",
