@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.cache/torch_extensions
 export DS_ACCELERATOR ?= cpu
 
-.PHONY: help install demo test lint bench docs lock clean
+.PHONY: help install demo test lint doctor bench docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,9 @@ test: install ## run the tests
 
 lint: install ## ruff, mypy, import contracts, spelling, module length
 	$(BIN)/pre-commit run --all-files
+
+doctor: install ## say what this machine lacks, and how to mend it
+	@$(BIN)/pivotopd doctor
 
 bench: install ## measure the engine, the generator and one iteration; see benchmarks/
 	$(BIN)/python -m benchmarks

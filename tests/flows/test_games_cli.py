@@ -187,8 +187,7 @@ def test_check_reference_refuses_a_wording_that_the_stock_engine_lacks(table: Pa
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_check_reference_finds_no_mismatch(table: Path) -> None:
-    pytest.importorskip("alfworld", reason="the stock engine is not installed")
+def test_check_reference_finds_no_mismatch(table: Path, stock_engine: str) -> None:
     done = games_command("check", table, "--reference", "--limit", 2)
     assert done.exit_code == 0, done.stdout
     lines = done.stdout.splitlines()
