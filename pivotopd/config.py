@@ -73,7 +73,9 @@ class EnvironmentSection(Section):
     train_split: str = "train"
     """Split that training plays."""
     valid_split: str = "valid"
-    """Split that in-training evaluation plays."""
+    """Split that in-training evaluation plays; where the games have no split ``valid``, it is held out of train."""
+    holdout: Count = 128
+    """Games held out of the train split as ``valid``; at most a tenth of it."""
 
 
 class TinyStudent(Section):
@@ -248,6 +250,8 @@ class EvaluationSection(Section):
     """Pivotal mistakes of the start policy that are replayed; 0 leaves the recovery rate out."""
     recovery_replays: Count = 4
     """Replays a mistake."""
+    seed: int = 0
+    """Seed of the panel's episodes, apart from the run's, so that all runs are measured alike."""
 
 
 class TrackingSection(Section):
@@ -331,6 +335,18 @@ def parse_config(data: dict[str, Any], *, where: str) -> RunConfig:
         ) from error
 
 
+def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Return a configuration with dotted overrides on top.
+
+    Raises:
+        ConfigError: As :func:`load_config`.
+    """
+    data = config.model_dump(mode="json")
+    for override in overrides:
+        _apply(data, override)
+    return parse_config(data, where="overrides")
+
+
 def dump_config(config: RunConfig) -> str:
     """Return the resolved configuration as YAML, every default written out."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
@@ -371,8 +387,9 @@ def _apply(data: dict[str, Any], override: str) -> None:
             child = {"name": child}
         node[part] = child = child if isinstance(child, dict) else {}
         node = child
-    if key == "method" and isinstance(node.get("method"), dict) and node["method"].get("name") == value:
-        return
+    kept = node.get(last)
+    if key == "method" and isinstance(kept, dict) and kept.get("name", "pivotopd") == value:
+        return  # naming the method that is configured keeps its settings
     node[last] = value
 
 

@@ -23,19 +23,25 @@ PACKAGES = ("pivotopd", "stages")
 DATA_SUFFIXES = frozenset({".j2", ".txt", ".yaml", ".json"})
 ROOT = Path(__file__).resolve().parent.parent
 NEUTRAL = frozenset(
-    f"pivotopd.{name}"
-    for name in (
-        "artifacts",
-        "blobs",
-        "config",
-        "errors",
-        "manifest",
-        "outbox",
-        "provenance",
-        "publish",
-        "tracking",
-        "tracking_mlflow",
-    )
+    {
+        "pivotopd.artifacts",
+        "pivotopd.blobs",
+        "pivotopd.config",
+        "pivotopd.errors",
+        "pivotopd.exits",
+        "pivotopd.manifest",
+        "pivotopd.outbox",
+        "pivotopd.progress",
+        "pivotopd.provenance",
+        "pivotopd.publish",
+        "pivotopd.tracking",
+        "pivotopd.tracking_mlflow",
+        "stages.command",
+        "stages.metrics",
+        "stages.plan",
+        "stages.runner",
+        "stages.runs",
+    }
 )
 """Modules that move, name or report results and make none; configuration enters a digest by its values."""
 DISTRIBUTIONS = ("torch", "transformers", "tokenizers", "deepspeed", "numpy", "pyarrow", "vllm", "textworld")

@@ -260,7 +260,7 @@ class Recoverer:
             chain.stop("prompt_too_long")
             return
         chain.prompt = prompt
-        chain.snapshot, chain.state_hash = chain.env.snapshot(), chain.env.state_hash()
+        chain.snapshot, chain.state_hash = chain.env.dump(), chain.env.state_hash()
 
 
 def _choose(count: int, limit: int, run_seed: int, iteration: int) -> frozenset[int]:

@@ -174,7 +174,7 @@ class Player:
 
     def _step(self, one: _Live, request: Request, completion: Completion) -> str | None:
         """Send the response's action; returns why the episode ended, or None."""
-        before, snapshot, state_hash = one.result, one.env.snapshot(), one.env.state_hash()
+        before, snapshot, state_hash = one.result, one.env.dump(), one.env.state_hash()
         text, escaped = self.prompter.codec.decode(completion.response_ids.tolist())
         reply = self.prompter.wording.parse(text)
         self.counts.env_steps += 1

@@ -73,15 +73,26 @@ class Env(Protocol):
         """Apply an action, sent verbatim."""
         ...
 
-    def snapshot(self) -> bytes | None:
-        """Return the whole state as bytes that can be stored (``fork == "value"``), else None."""
+    def snapshot(self) -> Any:
+        """Return the whole state as a value of this process: comparable and cheap to take."""
         ...
 
-    def restore(self, task: Task, snapshot: bytes) -> StepResult:
-        """Continue ``task`` from a snapshot of it; returns what the environment answered when it was taken.
+    def restore(self, snapshot: Any) -> StepResult:
+        """Continue the task that was last reset from a snapshot of it; returns what was answered there."""
+        ...
+
+    def dump(self) -> bytes | None:
+        """Return the state as bytes that can be stored, or None where it cannot.
+
+        An oracle reads them; :meth:`load` does only where ``spec.fork == "value"``.
+        """
+        ...
+
+    def load(self, task: Task, state: bytes) -> StepResult:
+        """Continue ``task`` from dumped bytes, in any process; returns what the environment answered there.
 
         Raises:
-            EnvironmentFault: The bytes are not a snapshot of this task by this engine.
+            EnvironmentFault: The bytes are not a state of this task in this engine.
         """
         ...
 
@@ -162,7 +173,7 @@ class Wording(Protocol):
 class TaskOracle(Protocol):
     """Exact knowledge of one task, for the oracle teacher and for diagnosis. Never used by a student."""
 
-    def distance(self, snapshot: bytes) -> int | None:
+    def distance(self, state: bytes) -> int | None:
         """Return the least number of turns that completes the task from a state; None if unsolvable.
 
         Raises:
@@ -170,11 +181,11 @@ class TaskOracle(Protocol):
         """
         ...
 
-    def best_actions(self, snapshot: bytes, view: View | None) -> tuple[str, ...]:
+    def best_actions(self, state: bytes, view: View | None) -> tuple[str, ...]:
         """Return the best next actions, the preferred one first; empty when there is none.
 
         Args:
-            snapshot: The state.
+            state: The state, as :meth:`Env.dump` gives it.
             view: What the student sees: only that is used. None uses hidden objects too.
         """
         ...

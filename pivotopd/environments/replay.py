@@ -31,8 +31,9 @@ def reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how
         ReplayDivergence: An observation, or the state after the last action, differs from the record.
     """
     recorded = turns[turn] if turn < len(turns) else None
-    if how == "snapshot" and recorded is not None and recorded.snapshot is not None:
-        result = env.restore(task, recorded.snapshot)
+    stored = recorded.snapshot if recorded is not None and env.spec.fork == "value" else None
+    if how == "snapshot" and stored is not None:
+        result = env.load(task, stored)
     else:
         result = env.reset(task, seed)
         for index in range(turn):

@@ -74,6 +74,11 @@ class Teacher(Protocol):
 
     name: str
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Exact counts of the work so far."""
+        ...
+
     def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
         """Return one reading an episode, in order."""
         ...

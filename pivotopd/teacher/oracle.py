@@ -40,6 +40,11 @@ class OracleTeacher:
         """Name the teacher by its kind."""
         self.name = "oracle (informed)" if self.informed else "oracle"
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Searches asked for, and how many were given up."""
+        return {"oracle_searches": self.searches, "oracle_searches_given_up": self.search_limits}
+
     def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
         """Return one reading an episode; a turn whose search was given up is no candidate, and is counted."""
         return [self._read(transcript) for transcript in transcripts]
@@ -105,7 +110,7 @@ class OracleTeacher:
                 last = transcript.turns[-1]
                 reach(env, transcript.task, transcript.episode.seed, transcript.turns, last.turn, "snapshot")
                 env.step(last.action)
-                final = env.snapshot()
+                final = env.dump()
                 states += [final] if final is not None else []
             return states
         finally:
@@ -118,9 +123,9 @@ class OracleTeacher:
             env.reset(transcript.task, transcript.episode.seed)
             states: list[bytes] = []
             for turn in transcript.turns:
-                states += [state for state in [env.snapshot()] if state is not None]
+                states += [state for state in [env.dump()] if state is not None]
                 env.step(turn.action)
-            return states + [state for state in [env.snapshot()] if state is not None]
+            return states + [state for state in [env.dump()] if state is not None]
         finally:
             env.close()
 

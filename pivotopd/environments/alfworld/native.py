@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from pivotopd.environments.alfworld.engine import Engine, Outcome, WordingStyle, engine_of
 from pivotopd.environments.alfworld.games import Game
 from pivotopd.environments.alfworld.problem import State, World, goal_holds
+from pivotopd.environments.alfworld.snapshots import Snapshot, from_bytes, to_bytes
 from pivotopd.environments.base import EnvSpec, StepResult, Task
 from pivotopd.errors import EnvironmentFault
 
@@ -56,29 +56,6 @@ def state_hash(state: State) -> str:
             text = "" if value is None else value
         digest.update(f"{name}:{text}\n\n".encode())
     return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """An episode before its next turn, as plain data.
-
-    Attributes:
-        task_id: The game.
-        content_hash: Hash of the game's content.
-        wording: Style of the text.
-        state: The state.
-        turns: Actions played so far.
-        observation: The last observation.
-        valid: Whether the last action was recognised.
-    """
-
-    task_id: str
-    content_hash: str
-    wording: WordingStyle
-    state: State
-    turns: int
-    observation: str
-    valid: bool
 
 
 class NativeEnv:
@@ -158,6 +135,23 @@ class NativeEnv:
                 mend="reset the environment to the snapshot's task first",
             )
         return self._enter(engine, snapshot.state, snapshot.turns, snapshot.observation, valid=snapshot.valid)
+
+    def dump(self) -> bytes:
+        """Return the episode as bytes that can be stored and read by any process.
+
+        Raises:
+            EnvironmentFault: There is no episode.
+        """
+        return to_bytes(self.snapshot())
+
+    def load(self, task: Task, state: bytes) -> StepResult:
+        """Continue a game from dumped bytes.
+
+        Raises:
+            EnvironmentFault: The bytes are no episode of this game and wording.
+        """
+        self._load(task)
+        return self.restore(from_bytes(state, task.id))
 
     def state_hash(self) -> str:
         """Return a hash of everything that decides what follows in this game and wording.

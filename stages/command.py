@@ -1,0 +1,107 @@
+"""``python -m stages.NAME``: run one stage of a run, as a scheduler or a person does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, NoReturn
+
+import typer
+
+from pivotopd.errors import ConfigError
+from pivotopd.exits import run_command
+from pivotopd.progress import Progress, silent
+from stages.metrics import metrics_of
+from stages.plan import LOOP, Plan
+from stages.runner import describe, perform
+from stages.runs import rerun
+from stages.work import Job
+
+STAGES = ("warm_start", *LOOP, "evaluate")
+
+RunOption = Annotated[str, typer.Option("--run", help="Address of the run: ROOT/NAME.")]
+IterationOption = Annotated[
+    int | None, typer.Option("--iteration", min=0, help="Training iteration, from 0.")
+]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the run's.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
+    """Return a stage's job.
+
+    Raises:
+        ConfigError: Unknown stage, a missing iteration, or a stage that the method does not need.
+    """
+    if stage == "warm_start":
+        return plan.warm_start()
+    if stage not in STAGES:
+        raise ConfigError(f"there is no stage {stage!r}", mend=f"use one of {', '.join(STAGES)}")
+    if iteration is None:
+        raise ConfigError(f"stage {stage} belongs to an iteration", mend="give --iteration N")
+    if stage == "evaluate":
+        return plan.evaluate(iteration)
+    if stage not in plan.stages():
+        raise ConfigError(
+            f"method {plan.config.method.name} with these settings has no stage {stage}",
+            mend=f"its stages are {', '.join(plan.stages())}",
+        )
+    return plan.job(stage, iteration)
+
+
+def run_stage(
+    stage: str,
+    uri: str,
+    iteration: int | None,
+    overrides: list[str],
+    *,
+    follow: bool,
+    dry_run: bool,
+    say: Callable[[str], None],
+    progress: Progress = silent,
+) -> None:
+    """Run one stage of a run and, with ``follow``, the stages of the same iteration that read it.
+
+    Args:
+        stage: Name of the stage.
+        uri: Address of the run.
+        iteration: Training iteration.
+        overrides: Settings that hold from this stage on.
+        follow: Also run what follows in the iteration.
+        dry_run: Only say what would be done.
+        say: Takes one line for the user.
+        progress: Told how far a stage is.
+    """
+    work, plan = rerun(uri, stage, iteration, overrides, progress)
+    jobs = [job_of(plan, stage, iteration)]
+    if follow and stage in LOOP and iteration is not None:
+        later = plan.stages()[plan.stages().index(stage) + 1 :]
+        jobs += [plan.job(name, iteration) for name in later]
+    for job in jobs:
+        if dry_run:
+            state = "cached" if work.find(job) else "would run"
+            say(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+            continue
+        done = perform(work, job)
+        say(f"{describe(job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
+        for name, value in metrics_of(done.artifact).items():
+            say(f"    {name} = {value:g}")
+
+
+def main(stage: str) -> NoReturn:
+    """Entry point of ``python -m stages.NAME``."""
+
+    def command(
+        run: RunOption,
+        iteration: IterationOption = None,
+        overrides: OverridesArgument = None,
+        dry_run: DryRunOption = False,
+    ) -> None:
+        run_stage(stage, run, iteration, overrides or [], follow=False, dry_run=dry_run, say=typer.echo)
+
+    command.__doc__ = f"Run the {stage} stage of a run from its stored inputs."
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    sys.exit(run_command(app))

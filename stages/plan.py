@@ -1,0 +1,147 @@
+"""The plan of a run: every stage's job, its digest and its inputs, known before anything is done.
+
+A digest follows from the configuration that a stage reads, its code, and the digests of its inputs. So a
+changed recovery setting gives new recover and update jobs and leaves rollout and label as they were, and a
+run that was killed finds what it had finished.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from pivotopd.artifacts import RunLayout
+from pivotopd.config import PretrainedStudent, RunConfig
+from pivotopd.environments.base import Environment
+from pivotopd.environments.registry import open_environment
+from pivotopd.manifest import stage_digest
+from pivotopd.methods.base import Needs
+from pivotopd.methods.registry import make_method
+from pivotopd.provenance import code_digest
+from stages.work import Job, Source
+
+LOOP: Final = ("rollout", "label", "recover", "update")
+"""Stages of one iteration, in order."""
+
+
+@dataclass
+class Plan:
+    """Jobs of a run.
+
+    Args:
+        config: Resolved configuration.
+        layout: Where the run lies.
+        base: Plan that still holds before ``changed_from``: a rerun of one stage with other settings.
+        changed_from: First (iteration, stage) that this plan's own configuration decides.
+    """
+
+    config: RunConfig
+    layout: RunLayout
+    base: Plan | None = None
+    changed_from: tuple[int, str] = (0, LOOP[0])
+    _jobs: dict[tuple[str, int | None], Job] = field(default_factory=dict)
+
+    @cached_property
+    def environment(self) -> Environment:
+        """The environment, for the fingerprints of its data."""
+        return open_environment(self.config.environment)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What the method asks for."""
+        return make_method(self.config.method, self.config.recovery.depth).needs
+
+    def start(self) -> Source:
+        """The start policy: a warm-started student, or a pretrained model folder."""
+        if isinstance(self.config.student, PretrainedStudent):
+            from pivotopd.models.checkpoint import weights_digest
+
+            folder = self.config.student.path
+            return Source("", weights_digest(folder), folder)
+        return self.warm_start().output
+
+    def warm_start(self) -> Job:
+        """The job that makes the tiny student."""
+        return self._job("warm_start", None, self.layout.warm_start, {})
+
+    def policy(self, iteration: int) -> Source:
+        """The policy that plays an iteration: the start policy, or the previous update's checkpoint."""
+        if iteration == 0:
+            return self.start()
+        for earlier in range(iteration):  # in order, so that no chain of calls grows with the run
+            update = self.job("update", earlier)
+        return Source(self.layout.checkpoints, update.digest)
+
+    def stages(self) -> tuple[str, ...]:
+        """The loop's stages that the method needs, in order."""
+        wanted = {"rollout": True, "label": self.needs.labels, "recover": self.needs.recovery_depth > 0}
+        return tuple(stage for stage in LOOP if wanted.get(stage, True))
+
+    def job(self, stage: str, iteration: int) -> Job:
+        """Return a loop stage's job."""
+        if self.base is not None and (iteration, LOOP.index(stage)) < self._change:
+            return self.base.job(stage, iteration)
+        if (stage, iteration) in self._jobs:
+            return self._jobs[stage, iteration]
+        inputs: dict[str, Source] = {}
+        if stage == "rollout":
+            inputs = {
+                "policy": self.policy(iteration),
+                "data": self._data(self.config.environment.train_split),
+            }
+        elif stage == "label":
+            inputs = {"rollout": self._output("rollout", iteration)}
+        elif stage == "recover":
+            inputs = {
+                "policy": self.policy(iteration),
+                "rollout": self._output("rollout", iteration),
+                "label": self._output("label", iteration),
+            }
+        elif stage == "update":
+            inputs = {"policy": self.policy(iteration), "reference": self.start()}
+            for earlier in self.stages()[:-1]:
+                inputs[earlier] = self._output(earlier, iteration)
+        return self._job(stage, iteration, self.layout.stage(iteration, stage), inputs)
+
+    def evaluate(self, iteration: int) -> Job:
+        """Return the evaluation of the policy before an iteration; iteration 0 is the start policy's."""
+        inputs = {"policy": self.policy(iteration), "data": self._data(self.config.environment.valid_split)}
+        if iteration > 0 and self.config.evaluation.recovery_mistakes:
+            inputs["start"] = self.evaluate(0).output
+        return self._job("evaluate", iteration, self.layout.stage(iteration, "evaluate"), inputs)
+
+    def evaluated(self, iteration: int) -> bool:
+        """Tell whether the policy before an iteration is evaluated."""
+        every = self.config.evaluation.every
+        return iteration in (0, self.config.iterations) or bool(every and iteration % every == 0)
+
+    @property
+    def _change(self) -> tuple[int, int]:
+        return self.changed_from[0], LOOP.index(self.changed_from[1])
+
+    def _output(self, stage: str, iteration: int) -> Source:
+        return self.job(stage, iteration).output
+
+    def _data(self, split: str) -> Source:
+        return Source("", self.environment.data_fingerprint(split))
+
+    def _job(self, stage: str, iteration: int | None, prefix: str, inputs: Mapping[str, Source]) -> Job:
+        key = (stage, iteration)
+        if key not in self._jobs:
+            module = f"stages.{stage}"
+            loaded = importlib.import_module(module)
+            reads: dict[str, Any] = loaded.reads(self.config)
+            code = code_digest(module)
+            digest = stage_digest(
+                stage,
+                config=reads,
+                code=code,
+                inputs={role: source.digest for role, source in inputs.items()},
+                schema_versions={table.TABLE: table.VERSION for table in loaded.TABLES},
+                seed=None,
+            )
+            self._jobs[key] = Job(stage, iteration, prefix, digest, code, reads, inputs)
+        return self._jobs[key]

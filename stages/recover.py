@@ -1,0 +1,97 @@
+"""Recover: a hinted copy of the student goes on from its own mistakes. Writes branch turns and chains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pivotopd.artifacts import Artifact
+from pivotopd.config import RunConfig
+from pivotopd.records import Chain, Label, Turn
+from pivotopd.recovery import Recoverer
+from pivotopd.teacher.registry import make_teacher
+from stages.metrics import metrics_text
+from stages.transcripts import transcripts_of
+from stages.work import Job, Ledger, Stopwatch, Work
+
+TABLES = (Turn, Chain)
+
+
+def reads(config: RunConfig) -> dict[str, Any]:
+    """Return what this stage reads of a configuration."""
+    return {
+        "seed": config.seed,
+        "recovery": config.recovery.model_dump(mode="json"),
+        "teacher": config.teacher.model_dump(mode="json"),
+        "rollout": config.rollout.model_dump(
+            mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
+        ),
+        "environment": config.environment.model_dump(mode="json", include={"max_turns", "history", "prompt"}),
+    }
+
+
+def run(work: Work, job: Job) -> Artifact:
+    """Write the iteration's recovery branches and publish them."""
+    config, watch = work.config, Stopwatch()
+    with watch.phase("read"):
+        transcripts = transcripts_of(
+            work.input(job, "rollout"), work.environment, config.environment.train_split
+        )
+        labels = work.input(job, "label").rows(Label)
+        engine = work.engine(job.inputs["policy"])
+    teacher = make_teacher(config, work.environment)
+    ledger = Ledger(engine)
+    recoverer = Recoverer(
+        work.environment,
+        work.prompter(job.inputs["policy"]),
+        engine,
+        teacher,
+        work.sampling,
+        max_turns=config.environment.max_turns,
+        depth=config.recovery.depth,
+        limit=config.recovery.limit,
+        how=config.recovery.reach,
+        run_seed=config.seed,
+    )
+    with watch.phase("recover"):
+        recovered = recoverer.recover(transcripts, labels, job.iteration or 0)
+    stops = Counter(chain.stopped for chain in recovered.chains)
+    obeyed = sum(
+        work.environment.wording.normal_form(turn.action)
+        == work.environment.wording.normal_form(turn.gold_action or "")
+        for turn in recovered.turns
+    )
+    with work.begin(job) as writer:
+        writer.write_rows(Turn, recovered.turns)
+        writer.write_rows(Chain, recovered.chains)
+        writer.write_log(
+            "metrics.json",
+            metrics_text(
+                {
+                    "recover/chains": len(recovered.chains),
+                    "recover/rows": len(recovered.turns),
+                    "recover/hint_obeyed_share": obeyed / max(1, len(recovered.turns)),
+                    **{f"recover/stopped/{reason}": count for reason, count in sorted(stops.items())},
+                }
+            ),
+        )
+        return writer.publish(
+            counts={
+                "chains": len(recovered.chains),
+                "recovery_rows": len(recovered.turns),
+                "env_steps": recoverer.counts.env_steps,
+                "restores": recoverer.counts.restores,
+                "replays": recoverer.counts.replays,
+                "teacher_queries": recoverer.counts.teacher_queries,
+                **{f"stopped_{reason}": count for reason, count in sorted(stops.items())},
+                **teacher.counts,
+                **ledger.counts(),
+            },
+            seconds=watch.seconds,
+        )
+
+
+if __name__ == "__main__":
+    from stages.command import main
+
+    main("recover")

@@ -1,0 +1,109 @@
+"""Rollout: the current policy plays groups of episodes. Writes episodes and turns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pivotopd.artifacts import Artifact
+from pivotopd.config import RunConfig
+from pivotopd.evaluation import summarise_panel
+from pivotopd.records import Episode, Turn
+from pivotopd.rollout import Origin, Played, Player, training_jobs
+from stages.metrics import metrics_text
+from stages.work import Job, Ledger, Stopwatch, Work
+
+TABLES = (Episode, Turn)
+
+
+def reads(config: RunConfig) -> dict[str, Any]:
+    """Return what this stage reads of a configuration; batch sizes change no result and stay out."""
+    return {
+        "run": config.name,
+        "seed": config.seed,
+        "environment": config.environment.model_dump(mode="json", exclude={"games", "valid_split"}),
+        "rollout": config.rollout.model_dump(mode="json", exclude={"batch_episodes"}),
+    }
+
+
+def run(work: Work, job: Job) -> Artifact:
+    """Play the iteration's episodes and publish them."""
+    config, iteration = work.config, _iteration(job)
+    watch = Stopwatch()
+    split = config.environment.train_split
+    with watch.phase("load"):
+        engine, tasks = work.engine(job.inputs["policy"]), work.environment.tasks(split)
+    ledger = Ledger(engine)
+    player = Player(
+        work.environment,
+        work.prompter(job.inputs["policy"]),
+        engine,
+        work.sampling,
+        config.environment.max_turns,
+        config.rollout.batch_episodes,
+        Origin(
+            work.layout.run,
+            iteration,
+            job.inputs["policy"].digest,
+            work.environment.data_fingerprint(split),
+        ),
+    )
+    jobs = training_jobs(
+        tasks,
+        run_seed=config.seed,
+        iteration=iteration,
+        count=config.rollout.tasks,
+        group_size=config.rollout.group_size,
+    )
+    played: list[Played] = []
+    with watch.phase("play"):
+        for one in player.play(jobs):
+            played.append(one)
+            work.progress("episodes", len(played), len(jobs))
+    played.sort(key=lambda one: one.episode.episode)
+    engine_counts = ledger.counts()
+    with work.begin(job) as writer:
+        writer.write_rows(Episode, [one.episode for one in played])
+        writer.write_rows(Turn, [turn for one in played for turn in one.turns])
+        writer.write_log("metrics.json", metrics_text(_metrics(played)))
+        return writer.publish(
+            counts={
+                "episodes": len(played),
+                "env_resets": player.counts.env_resets,
+                "env_steps": player.counts.env_steps,
+                **engine_counts,
+            },
+            seconds=watch.seconds,
+        )
+
+
+def _iteration(job: Job) -> int:
+    assert job.iteration is not None, "a rollout belongs to an iteration"  # noqa: S101 - a plan always sets it
+    return job.iteration
+
+
+def _metrics(played: Sequence[Played]) -> Mapping[str, float]:
+    panel = summarise_panel(played)
+    returns: dict[str, set[float]] = defaultdict(set)
+    for one in played:
+        returns[one.episode.group].add(one.episode.episode_return)
+    turns = [turn for one in played for turn in one.turns]
+    return {
+        "rollout/success": panel.success,
+        **{f"rollout/success/{family}": share for family, share in panel.success_by_family.items()},
+        "rollout/turns_mean": panel.turns_mean,
+        "rollout/admissible_share": panel.admissible_share,
+        "rollout/valid_share": panel.valid_share,
+        "rollout/truncated_turns": float(sum(turn.finish_reason == "length" for turn in turns)),
+        "rollout/response_tokens_mean": sum(len(turn.response_ids) for turn in turns) / max(1, len(turns)),
+        "rollout/broken_episodes": float(sum(one.episode.error is not None for one in played)),
+        "rollout/equal_return_groups_share": sum(len(values) == 1 for values in returns.values())
+        / max(1, len(returns)),
+    }
+
+
+if __name__ == "__main__":
+    from stages.command import main
+
+    main("rollout")

@@ -1,0 +1,83 @@
+"""Open a run: name it, keep its resolved configuration, or find it again by its address."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import yaml
+
+from pivotopd.artifacts import RunLayout
+from pivotopd.config import RunConfig, apply_overrides, dump_config, parse_config
+from pivotopd.errors import ArtifactError, ConfigError
+from pivotopd.manifest import canonical_json
+from pivotopd.progress import Progress, silent
+from stages.plan import LOOP, Plan
+from stages.work import Work
+
+_OUTSIDE_NAME = {"name", "root", "iterations", "threads", "tracking"}
+"""Keys that change where or how far a run goes, not what it is."""
+
+
+def named(config: RunConfig) -> RunConfig:
+    """Return the configuration with a run name; one is made of what the run is where none is given."""
+    if config.name is not None:
+        return config
+    identity = config.model_dump(mode="json", exclude={*_OUTSIDE_NAME})
+    digest = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+    name = f"{config.environment.name}-{config.method.name}-seed{config.seed}-{digest[:8]}"
+    return config.model_copy(update={"name": name})
+
+
+def open_run(config: RunConfig, progress: Progress = silent) -> tuple[Work, Plan]:
+    """Return the work and plan of a run, and write its resolved configuration.
+
+    Raises:
+        ConfigError: The name cannot be a folder's.
+        StorageError: The store cannot be written.
+    """
+    config = named(config)
+    name = config.name or ""
+    if "/" in name or name in {"", ".", "..", "shared"} or name != name.strip():
+        raise ConfigError(
+            f"{name!r} cannot be a run's name", where="name", mend="use letters, digits and dashes"
+        )
+    layout = RunLayout(config.root, name)
+    layout.store.write_text(layout.config, dump_config(config))
+    return Work(config, layout, progress), Plan(config, layout)
+
+
+def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
+    """Return a run's configuration by its address ``ROOT/NAME``.
+
+    Raises:
+        ArtifactError: There is no run.
+        ConfigError: Its configuration is not one that this version reads.
+    """
+    layout = RunLayout.from_uri(uri)
+    text = layout.store.read_text(layout.config)
+    if text is None:
+        raise ArtifactError(
+            "there is no run at this address", where=uri, mend="give ROOT/NAME, where config.yaml lies"
+        )
+    config = parse_config(yaml.safe_load(text), where=layout.store.join(layout.config))
+    return config.model_copy(update={"root": layout.root, "name": layout.run}), layout
+
+
+def rerun(
+    uri: str, stage: str, iteration: int | None, overrides: Sequence[str], progress: Progress = silent
+) -> tuple[Work, Plan]:
+    """Return the work and plan of a stage's rerun: overrides hold from that stage on, not before.
+
+    Raises:
+        ConfigError: The stage is unknown or an override is not acceptable.
+    """
+    config, layout = find_run(uri)
+    base = Plan(config, layout)
+    if not overrides:
+        return Work(config, layout, progress), base
+    changed = apply_overrides(config, overrides).model_copy(update={"root": layout.root, "name": layout.run})
+    work = Work(changed, layout, progress)
+    if stage not in LOOP or iteration is None:
+        return work, Plan(changed, layout)
+    return work, Plan(changed, layout, base=base, changed_from=(iteration, stage))

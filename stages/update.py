@@ -1,0 +1,219 @@
+"""Update: score, compute advantages, take one PPO update, publish the next policy.
+
+Everything is scored by the frozen policy before the first optimizer step. Writes signals, advantages and
+updates, and the checkpoint at ``RUN/checkpoints/<digest of this job>``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from pivotopd.artifacts import Artifact
+from pivotopd.config import RunConfig
+from pivotopd.errors import NumericsError
+from pivotopd.learner import Learner, StepReport, TrainingRow
+from pivotopd.methods.base import Nats, Row, TokenAdvantage
+from pivotopd.methods.registry import make_method
+from pivotopd.models.checkpoint import weights_digest
+from pivotopd.records import Advantage, Episode, Label, Signal, Turn, Update
+from pivotopd.scoring import Scored, Signaller
+from pivotopd.seeds import seed_of
+from stages.metrics import metrics_text
+from stages.work import Job, Ledger, Stopwatch, Work
+
+TABLES = (Signal, Advantage, Update)
+
+
+def reads(config: RunConfig) -> dict[str, Any]:
+    """Return what this stage reads of a configuration; the micro-batch size changes nothing and stays out."""
+    return {
+        "seed": config.seed,
+        "method": config.method.model_dump(mode="json"),
+        "update": config.update.model_dump(mode="json", exclude={"micro_batch_tokens"}),
+        "history": config.environment.history,
+        "prompt_tokens": config.rollout.prompt_tokens,
+    }
+
+
+def run(work: Work, job: Job) -> Artifact:
+    """Update the policy and publish what was computed."""
+    config, watch = work.config, Stopwatch()
+    with watch.phase("read"):
+        rows, episodes, labels = _inputs(work, job)
+        engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
+    method = make_method(config.method, config.recovery.depth)
+    ledger = Ledger(engine)
+    with watch.phase("score"):
+        scored = Signaller(work.prompter(job.inputs["policy"]), engine, reference, method.needs).score(
+            rows, labels
+        )
+    with watch.phase("advantages"):
+        penalty = config.update.invalid_penalty
+        penalty = work.environment.invalid_penalty if penalty is None else penalty
+        method_rows = [
+            _row(row, signal, episodes[row.episode], penalty)
+            for row, signal in zip(rows, scored.signals, strict=True)
+        ]
+        advantages = method.advantages(method_rows)
+    training = [
+        TrainingRow(
+            prompt_ids=row.prompt_ids,
+            response_ids=row.response_ids,
+            advantage=advantage.total,
+            old_nats=one.plain_nats,
+            reference_nats=_nats(signal.reference_nats),
+            mask=one.mask,
+            is_recovery=row.source == "recovery",
+        )
+        for row, signal, one, advantage in zip(rows, scored.signals, method_rows, advantages, strict=True)
+    ]
+    scored_counts = ledger.counts()
+    with watch.phase("learn"):
+        reports, weights = _learn(work, job, training)
+    metrics = {**_signal_metrics(rows, scored, advantages), **_step_metrics(reports)}
+    with work.begin(job) as writer:
+        writer.write_rows(Signal, scored.signals)
+        writer.write_rows(
+            Advantage, [_advantage(*pair) for pair in zip(rows, method_rows, advantages, strict=True)]
+        )
+        writer.write_rows(
+            Update,
+            [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports],
+        )
+        writer.write_log("metrics.json", metrics_text(metrics))
+        return writer.publish(
+            counts={
+                "rows": len(rows),
+                "recovery_rows": sum(row.source == "recovery" for row in rows),
+                "optimizer_steps": sum(not report.skipped for report in reports),
+                "trained_tokens": sum(report.tokens for report in reports),
+                "training_padding_tokens": sum(report.padded_tokens for report in reports),
+                "dropped_tokens": sum(report.dropped_tokens for report in reports),
+                "hints_too_long": scored.hints_too_long,
+                "lessons_too_long": scored.lessons_too_long,
+                **scored_counts,
+            },
+            seconds=watch.seconds,
+            notes={"weights": weights},
+        )
+
+
+def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label]]:
+    """Return the rows that train (rollout first), the episodes by id, and the labels."""
+    rollout = work.input(job, "rollout")
+    rows = rollout.rows(Turn)
+    if "recover" in job.inputs:
+        rows += work.input(job, "recover").rows(Turn)
+    labels = work.input(job, "label").rows(Label) if "label" in job.inputs else []
+    return rows, {episode.episode: episode for episode in rollout.rows(Episode)}, labels
+
+
+def _nats(values: Sequence[float] | None) -> Nats:
+    return np.asarray(values if values is not None else (), dtype=np.float32)
+
+
+def _row(row: Turn, signal: Signal, episode: Episode, penalty: float) -> Row:
+    """Return a row as methods see it; a truncated response is masked."""
+    trains = row.finish_reason != "length"
+    return Row(
+        episode=row.episode,
+        group=row.group,
+        source="recovery" if row.source == "recovery" else "rollout",
+        episode_return=episode.episode_return,
+        penalty=0.0 if row.valid or row.source == "recovery" else penalty,
+        plain_nats=_nats(signal.plain_nats),
+        hinted_nats=None if signal.hinted_nats is None else _nats(signal.hinted_nats),
+        lesson_nats=None if signal.lesson_nats is None else _nats(signal.lesson_nats),
+        mask=np.full(len(row.response_ids), trains, dtype=np.bool_),
+    )
+
+
+def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[StepReport], str]:
+    """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned."""
+    source = job.inputs["policy"]
+    policy = work.fresh_policy(source)
+    seed = seed_of("update", work.config.seed, job.iteration or 0)
+    with Learner(policy, work.config.update) as learner:
+        if source.prefix == work.layout.checkpoints:
+            learner.load(work.policy_folder(source))
+        reports = learner.update(training, seed)
+        if reports and all(report.skipped for report in reports):
+            raise NumericsError(
+                f"the gradient was not finite in all {len(reports)} optimizer steps",
+                where=f"update of iteration {job.iteration}",
+                mend="lower update.learning_rate or the method's weights; the checkpoint is as it was",
+            )
+        checkpoint = Job(
+            "checkpoint", job.iteration, work.layout.checkpoints, job.digest, job.code, job.reads, job.inputs
+        )
+        weights = weights_digest(policy.model)
+        with work.begin(checkpoint) as writer:
+            with writer.local_folder() as folder:
+                learner.save(folder)
+            writer.publish(counts={}, notes={"weights": weights})
+    return reports, weights
+
+
+def _advantage(row: Turn, seen: Row, advantage: TokenAdvantage) -> Advantage:
+    return Advantage(
+        episode=row.episode,
+        turn=row.turn,
+        source=row.source,
+        pivot_turn=row.pivot_turn,
+        total=advantage.total.tolist(),
+        outcome=float(advantage.outcome),
+        prevention=advantage.prevention.tolist(),
+        recovery=advantage.recovery.tolist(),
+        lesson=advantage.lesson.tolist(),
+        mask=seen.mask.astype(np.int32).tolist(),
+    )
+
+
+def _fields(report: StepReport) -> dict[str, Any]:
+    known = set(Update.__dataclass_fields__)
+    return {name: value for name, value in asdict(report).items() if name in known}
+
+
+def _signal_metrics(
+    rows: Sequence[Turn], scored: Scored, advantages: Sequence[TokenAdvantage]
+) -> Mapping[str, float]:
+    """Return how far hints move the student, and how large each part of the advantage is."""
+    gaps: dict[str, list[float]] = {"recovery": [], "rollout": []}
+    for row, signal in zip(rows, scored.signals, strict=True):
+        if signal.hinted_nats is not None:
+            gaps[row.source].append(float(np.sum(_nats(signal.hinted_nats) - _nats(signal.plain_nats))))
+    parity = [
+        float(np.max(np.abs(_nats(signal.plain_nats) - _nats(row.behaviour_logprobs_nats)), initial=0.0))
+        for row, signal in zip(rows, scored.signals, strict=True)
+        if row.source == "rollout" and math.isclose(row.temperature, 1.0)
+    ]
+    return {
+        "update/recovery_log_ratio_nats": float(np.mean(gaps["recovery"])) if gaps["recovery"] else 0.0,
+        "update/prevention_log_ratio_nats": float(np.mean(gaps["rollout"])) if gaps["rollout"] else 0.0,
+        "update/engine_parity_max_nats": max(parity, default=0.0),
+        "update/advantage_abs_mean": float(
+            np.mean(np.abs(np.concatenate([one.total for one in advantages]))) if advantages else 0.0
+        ),
+    }
+
+
+def _step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:
+    taken = [report for report in reports if not report.skipped]
+    means = ("loss", "policy_loss", "kl_nats", "clip_fraction", "ratio_mean", "gradient_norm")
+    return {
+        **{
+            f"update/{name}": float(np.mean([getattr(one, name) for one in taken])) for name in means if taken
+        },
+        "update/skipped_steps": float(len(reports) - len(taken)),
+    }
+
+
+if __name__ == "__main__":
+    from stages.command import main
+
+    main("update")

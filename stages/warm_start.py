@@ -1,0 +1,54 @@
+"""Warm start: make a tiny student and teach it to play badly but to follow a hint. Writes a model folder.
+
+The artifact is shared by all runs under one root. The stage checks its own result and says where it falls
+short; a student that falls short is still published, with the gates it missed in its notes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pivotopd.warm_start import warm_start
+
+from pivotopd.artifacts import Artifact
+from pivotopd.config import RunConfig
+from pivotopd.models.checkpoint import save_policy, weights_digest
+from stages.metrics import metrics_text
+from stages.work import Job, Stopwatch, Work
+
+TABLES = ()
+
+
+def reads(config: RunConfig) -> dict[str, Any]:
+    """Return what this stage reads of a configuration."""
+    return {
+        "student": config.student.model_dump(mode="json"),
+        "warm_start": config.warm_start.model_dump(mode="json"),
+        "environment": config.environment.model_dump(
+            mode="json", include={"wording", "prompt", "max_turns", "history", "generated"}
+        ),
+        "response_tokens": config.rollout.response_tokens,
+        "prompt_tokens": config.rollout.prompt_tokens,
+    }
+
+
+def run(work: Work, job: Job) -> Artifact:
+    """Train and check the student, and publish it."""
+    watch = Stopwatch()
+    with watch.phase("train"):
+        policy, report = warm_start(work.config, work.progress)
+    with work.begin(job) as writer:
+        with writer.local_folder() as folder:
+            save_policy(policy, folder)
+        writer.write_log("metrics.json", metrics_text(report.metrics))
+        return writer.publish(
+            counts=report.counts,
+            seconds=watch.seconds,
+            notes={"weights": weights_digest(policy.model), "falls_short": "; ".join(report.falls_short)},
+        )
+
+
+if __name__ == "__main__":
+    from stages.command import main
+
+    main("warm_start")

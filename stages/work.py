@@ -1,0 +1,193 @@
+"""What a stage works with: configuration, store, environment, policies. Shared by all stages of a process.
+
+Policies and engines are kept by digest, so that consecutive stages of a run load each checkpoint once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pivotopd.agent.prompting import Prompter
+from pivotopd.artifacts import Artifact, RunLayout, Store
+from pivotopd.config import RunConfig
+from pivotopd.environments.base import Environment
+from pivotopd.environments.registry import open_environment
+from pivotopd.models.base import Sampling
+from pivotopd.models.checkpoint import Policy, load_policy
+from pivotopd.models.transformers_engine import TransformersEngine
+from pivotopd.progress import Progress, silent
+from pivotopd.publish import ArtifactWriter
+
+KEPT_POLICIES = 3
+"""Loaded policies kept at once: the current one, the initial one, and one being replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An input: a published artifact, or a model folder outside the store.
+
+    Attributes:
+        prefix: Prefix in the store; empty for a folder outside.
+        digest: Digest of the work that made it, or of the folder's content.
+        folder: The folder outside the store, if it is one.
+    """
+
+    prefix: str
+    digest: str
+    folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of work of one stage, named before it is done.
+
+    Attributes:
+        stage: Name of the stage.
+        iteration: Training iteration, or None outside the loop.
+        prefix: Where its artifact lies.
+        digest: Digest of the work.
+        code: Digest of the stage's code.
+        reads: What the stage reads of the configuration.
+        inputs: Role to input.
+    """
+
+    stage: str
+    iteration: int | None
+    prefix: str
+    digest: str
+    code: str
+    reads: Mapping[str, Any]
+    inputs: Mapping[str, Source]
+
+    @property
+    def output(self) -> Source:
+        """This job's artifact as an input of another."""
+        return Source(self.prefix, self.digest)
+
+
+@dataclass
+class Work:
+    """A process's share of a run.
+
+    Args:
+        config: Resolved configuration.
+        layout: Where the run lies.
+        progress: Tells a person how far a stage is.
+    """
+
+    config: RunConfig
+    layout: RunLayout
+    progress: Progress = silent
+    _policies: dict[str, Policy] = field(default_factory=dict)
+    _engines: dict[str, TransformersEngine] = field(default_factory=dict)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store at the run's root."""
+        return self.layout.store
+
+    @cached_property
+    def environment(self) -> Environment:
+        """The environment of the run."""
+        return open_environment(self.config.environment)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """How rollouts and recoveries are sampled."""
+        rollout = self.config.rollout
+        return Sampling(rollout.temperature, rollout.response_tokens)
+
+    def find(self, job: Job) -> Artifact | None:
+        """Return a job's artifact if it is published."""
+        return self.store.open_artifact(job.prefix, job.digest)
+
+    def input(self, job: Job, role: str) -> Artifact:
+        """Return an input artifact of a job; ArtifactError when it does not exist."""
+        source = job.inputs[role]
+        return self.store.require(source.prefix, source.digest)
+
+    def policy_folder(self, source: Source) -> Path:
+        """Return a local folder with a policy's weights and tokenizer."""
+        if source.folder is not None:
+            return Path(source.folder)
+        return self.store.require(source.prefix, source.digest).local_path()
+
+    def policy(self, source: Source) -> Policy:
+        """Return a policy, loading it at most once."""
+        if source.digest not in self._policies:
+            while len(self._policies) >= KEPT_POLICIES:
+                oldest = next(iter(self._policies))
+                self._policies.pop(oldest)
+                self._engines.pop(oldest, None)
+            self._policies[source.digest] = load_policy(self.policy_folder(source), self.config.update.dtype)
+        return self._policies[source.digest]
+
+    def fresh_policy(self, source: Source) -> Policy:
+        """Load a policy of which this process keeps no other reference: a learner changes its weights."""
+        return load_policy(self.policy_folder(source), self.config.update.dtype)
+
+    def engine(self, source: Source) -> TransformersEngine:
+        """Return the engine of a policy; it generates and scores."""
+        policy = self.policy(source)
+        if source.digest not in self._engines:
+            self._engines[source.digest] = TransformersEngine(
+                policy,
+                token_budget=self.config.update.micro_batch_tokens,
+                max_batch=self.config.rollout.batch_episodes,
+            )
+        return self._engines[source.digest]
+
+    def prompter(self, source: Source) -> Prompter:
+        """Return what builds prompts for a policy."""
+        return Prompter(
+            self.environment.wording,
+            self.policy(source).codec,
+            self.config.environment.history,
+            self.config.rollout.prompt_tokens,
+        )
+
+    def begin(self, job: Job) -> ArtifactWriter:
+        """Start writing a job's artifact."""
+        return self.store.begin(
+            job.prefix,
+            job.digest,
+            stage=job.stage,
+            run=self.layout.run,
+            iteration=job.iteration,
+            code=job.code,
+            config=dict(job.reads),
+            inputs={role: source.digest for role, source in job.inputs.items()},
+        )
+
+
+class Ledger:
+    """What an engine does from here on, as exact counts for a manifest."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self._engine, self._before = engine, asdict(engine.counts)
+
+    def counts(self) -> dict[str, int]:
+        """Return the difference to the beginning."""
+        return {name: value - self._before[name] for name, value in asdict(self._engine.counts).items()}
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by phase, for a manifest."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
