@@ -1,0 +1,68 @@
+"""How a student's reply is read, and what a hint looks like when it shows: the same for every prompt form."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pivotopd.environments.base import Reply
+
+FALLBACK_CHARACTERS: Final = 30
+"""Characters from the end of a reply that are sent where it holds no action block (method reference 6.2)."""
+
+_CJK: Final = re.compile(
+    "[\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3040-\u30ff\u3100-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc"
+    "\U00020000-\U0003ffff]"
+)
+
+_LEAKS: Final = re.compile(
+    r"\bhint"
+    r"|suggest"
+    r"|\b(?:provided|given)\s+(?:approach|action)"
+    r"|reasonable\s+approach\s+at\s+this\s+step"
+    r"|\bwas\s+told\b"
+    r"|instructions?\s+above",
+    re.IGNORECASE,
+)
+"""The paper's three families: a hint, a suggestion, a provided approach (method reference 3.6)."""
+
+
+def parse_reply(response: str) -> Reply:
+    """Read a response by ALFWorld's reply rules (method reference 6.2). Every text gives a reply.
+
+    Args:
+        response: The decoded response, without special tokens.
+
+    Returns:
+        The reply. Its action is lower-cased; without an action block it is the end of the response, which
+        is sent all the same but is neither committed nor valid. Whether the environment admits the action
+        is not looked at.
+    """
+    text = response.lower()
+    thought, thinks = _block(text, "think")
+    action, committed = _block(text, "action")
+    if not committed:
+        action = text[-FALLBACK_CHARACTERS:]
+    valid = committed and thinks and _CJK.search(response) is None
+    return Reply(action=action.strip(), committed=committed, valid=valid, thought=thought.strip())
+
+
+def _block(text: str, tag: str) -> tuple[str, bool]:
+    """Return what stands between the first opening tag and the first closing tag after it."""
+    start = text.find(f"<{tag}>")
+    if start < 0:
+        return "", False
+    start += len(tag) + 2
+    end = text.find(f"</{tag}>", start)
+    return ("", False) if end < 0 else (text[start:end], True)
+
+
+def normal_form(action: str) -> str:
+    """Return the form in which actions are compared: lower case, single blanks, none around."""
+    return " ".join(action.lower().split())
+
+
+def mentions_hint(response: str) -> bool:
+    """Tell whether a response speaks of a hint, a suggestion or a provided approach."""
+    return _LEAKS.search(response) is not None
