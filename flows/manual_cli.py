@@ -17,7 +17,7 @@ def config(
     markdown: Annotated[bool, typer.Option(help="Print the page docs/configuration.md.")] = False,
 ) -> None:
     """Show every configuration key; with a file or overrides, the resolved configuration as YAML."""
-    from pivotopd.config import dump_config, load_config
+    from pivotopd.config_files import dump_config, load_config
 
     if markdown:
         typer.echo(configuration_page(), nl=False)
@@ -51,7 +51,7 @@ def _show_keys() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from pivotopd.config import describe_keys
+    from pivotopd.config_files import describe_keys
 
     shown = Table("key", "default", "meaning", caption="set one with key=value after the config file")
     for row in describe_keys():
@@ -61,7 +61,7 @@ def _show_keys() -> None:
 
 def configuration_page() -> str:
     """Return docs/configuration.md: a table of every key."""
-    from pivotopd.config import describe_keys
+    from pivotopd.config_files import describe_keys
 
     lines = [
         "# Configuration",

@@ -27,6 +27,7 @@ NEUTRAL = frozenset(
         "pivotopd.artifacts",
         "pivotopd.blobs",
         "pivotopd.config",
+        "pivotopd.config_files",
         "pivotopd.errors",
         "pivotopd.exits",
         "pivotopd.manifest",

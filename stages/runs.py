@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import yaml
 
 from pivotopd.artifacts import RunLayout
-from pivotopd.config import RunConfig, apply_overrides, dump_config, parse_config
+from pivotopd.config import RunConfig
+from pivotopd.config_files import apply_overrides, dump_config, parse_config
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent

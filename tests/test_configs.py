@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pivotopd.config import PretrainedStudent, RunConfig, load_config
+from pivotopd.config import PretrainedStudent, RunConfig
+from pivotopd.config_files import load_config
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.yaml"))
 

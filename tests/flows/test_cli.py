@@ -17,7 +17,7 @@ from flows import doctor_cli
 from flows.cli import app
 from flows.doctor_cli import Finding, line_of
 from flows.manual_cli import configuration_page, tables_page
-from pivotopd.config import describe_keys, load_config
+from pivotopd.config_files import describe_keys, load_config
 from pivotopd.errors import (
     ArtifactError,
     ConfigError,
