@@ -7,13 +7,21 @@ the agent saw to it. A teacher that used more could not be imitated by a student
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pivotopd.environments.alfworld.oracle import NODE_LIMIT, Oracle, Style
-from pivotopd.environments.alfworld.problem import TOOL_TYPES, State, World
+from pivotopd.environments.alfworld.problem import State, World
 from pivotopd.environments.alfworld.projection import aim_of
 from pivotopd.environments.alfworld.search import Aim
+
+_SHOWN = re.compile(r"(?:On the|The) ([a-z]+ \d+)(?:, you see| is open\. In it, you see)")
+_PLACED = re.compile(r"You (?:move|put) the ([a-z]+ \d+) (?:to|in/on) the ([a-z]+ \d+)\.")
+_TOLD = re.compile(
+    r"(?:You (?:clean|heat|cool) the|nothing special about|This is a(?: (?:hot|cool|cold|clean|sliced|and))*)"
+    r" ([a-z]+ \d+)(?: using|\.)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +57,26 @@ class InformedOracle:
         self._empty = Oracle(world, node_limit, Aim.EMPTY)
         part = {Aim.PAIR: Aim.PLACE, Aim.LOOK: Aim.HOLD}.get(aim_of(world))
         self._part = None if part is None else Oracle(world, node_limit, part)
-        self._receptacle_of = {world.names[r]: r for r in world.receptacles}
+        self._id_of = {name: key for key, name in world.names.items()}
         self._order = sorted(world.receptacles, key=lambda r: f"go to {world.names[r]}")
 
     # ------------------------------------------------------------------ what is known
 
-    def learn(self, knowledge: Knowledge, before: State, command: str, after: State) -> Knowledge:
-        """Return what is known after a turn.
+    def read(self, observations: Iterable[str], knowledge: Knowledge | None = None) -> Knowledge:
+        """Return what some observations teach, on top of what was known.
 
         Args:
-            knowledge: What was known before it.
-            before: The state before the command.
-            command: The command, as sent. One that was not admissible teaches nothing.
-            after: The state after it.
+            observations: Texts of the environment, in either wording: a whole episode's, or a window's.
+            knowledge: What was known before them; nothing by default.
         """
-        text = command.strip()
-        return Knowledge(
-            shown=knowledge.shown | self._shows(before, text, after),
-            placed=(knowledge.placed | (after.inside - before.inside)) & after.inside,
-            checked=knowledge.checked | self._checks(before, text),
-        )
-
-    def learn_all(self, turns: Iterable[tuple[State, str, State]]) -> Knowledge:
-        """Return what some turns (state, command, next state) teach, such as those of a history window."""
-        knowledge = Knowledge()
-        for before, command, after in turns:
-            knowledge = self.learn(knowledge, before, command, after)
-        return knowledge
+        known = knowledge or Knowledge()
+        shown, placed, checked = set(known.shown), set(known.placed), set(known.checked)
+        ids = self._id_of
+        for text in observations:
+            shown.update(ids[name] for name in _SHOWN.findall(text) if name in ids)
+            placed.update((ids[o], ids[r]) for o, r in _PLACED.findall(text) if o in ids and r in ids)
+            checked.update(ids[name] for name in _TOLD.findall(text) if name in ids)
+        return Knowledge(frozenset(shown), frozenset(placed), frozenset(checked))
 
     def known_state(self, state: State, knowledge: Knowledge) -> State:
         """Return a state without what is not known."""
@@ -88,36 +89,6 @@ class InformedOracle:
             hot=state.hot & knowledge.checked,
             cool=state.cool & knowledge.checked,
         )
-
-    def _shows(self, before: State, text: str, after: State) -> frozenset[str]:
-        """Return the receptacle whose contents a command shows, if any."""
-        for verb in ("go to ", "open ", "examine "):
-            receptacle = self._receptacle_of.get(text.removeprefix(verb)) if text.startswith(verb) else None
-            if receptacle is None:
-                continue
-            here = self.world.location_of[receptacle] == after.location
-            played = {
-                "go to ": before.location != after.location,
-                "open ": before.opened != after.opened,
-                "examine ": True,
-            }[verb]
-            if here and played and not self._closed(after, receptacle):
-                return frozenset({receptacle})
-        return frozenset()
-
-    def _checks(self, before: State, text: str) -> frozenset[str]:
-        """Return the held object, if a command tells its cleanness or temperature."""
-        held, world = before.held, self.world
-        if held is None:
-            return frozenset()
-        name = world.names[held]
-        telling = set() if held in world.receptacle_objects else {f"examine {name}"}
-        able = {"clean": world.cleanable, "heat": world.heatable, "cool": world.coolable}
-        for receptacle in world.at.get(before.location, ()):
-            for tool, kind in TOOL_TYPES.items():
-                if world.receptacle_type[receptacle] == kind and held in able[tool]:
-                    telling.add(f"{tool} {name} with {world.names[receptacle]}")
-        return frozenset({held}) if text in telling else frozenset()
 
     def _closed(self, state: State, receptacle: str) -> bool:
         return receptacle in self.world.openable and receptacle not in state.opened
