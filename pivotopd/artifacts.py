@@ -166,7 +166,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A published artifact; every read checks existence, size and hash, a table's also footer, schema, rows."""
+    """A published artifact; every read checks size and hash, and a table's footer, schema and rows."""
 
     store: Store
     path: str

@@ -173,7 +173,8 @@ class Blobs:
         """Write a file whole unless one exists; return False, and change nothing, if one does.
 
         On a local folder a synced temporary file is hard-linked to the name, which never overwrites.
-        Elsewhere it is the backend's conditional put. ``data`` must not be empty: an empty one would overwrite on S3.
+        Elsewhere it is the backend's conditional put. ``data`` must not be empty: an empty one would
+        overwrite on S3.
 
         Raises:
             StorageError: The store does not take it.

@@ -28,7 +28,7 @@ PARAMS_PER_BATCH = 100
 TAG_CHARACTERS = 5000
 DATASET_DIGEST_CHARACTERS = 36
 """MLflow's limit; the whole digest is in the dataset's profile."""
-FLUSH_S = 60.0
+FLUSH_S = 120.0
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -87,6 +87,8 @@ class MlflowTracker:
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
         logging.getLogger("alembic").setLevel(logging.WARNING)
+        if self.uri.startswith("http"):
+            logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # our one warning says it
         # Here and not in the background: two threads that import at once can see half-made modules.
         import mlflow  # noqa: F401, PLC0415 - slow to import
 
