@@ -28,18 +28,20 @@ class Projector:
     Args:
         world: The game.
         aim: What to reach; by default the game's goal.
+        keep: How many of interchangeable things are kept; by default as many as a plan can use. No larger
+            number changes a distance.
 
     Raises:
         GameError: A lamp that the goal needs can be carried away. No ALFWorld game has one, and the
             projection does not cover it.
     """
 
-    def __init__(self, world: World, aim: Aim | None = None) -> None:
+    def __init__(self, world: World, aim: Aim | None = None, keep: int | None = None) -> None:
         goal = world.goal
         self._world = world
         self._aim = aim_of(world) if aim is None else aim
         self._tooled = self._aim is Aim.PLACE and goal.tool is not None
-        self._keep = 2 if self._aim is Aim.PAIR else 1
+        self._keep = keep or (2 if self._aim is Aim.PAIR else 1)
         self._wanted = frozenset() if self._aim is Aim.EMPTY else world.goal_objects
         self._lamps = frozenset(
             lamp for lamp in world.toggleable if world.object_type.get(lamp) == goal.lamp_type

@@ -6,7 +6,7 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pivotopd.environments.alfworld.engine import Engine
@@ -228,6 +228,29 @@ def test_optimal_actions_are_exactly_the_commands_that_shorten_the_way(
         if after == distance - 1:
             shorter.append(command)
     assert oracle.optimal_actions(state) == tuple(sorted(shorter))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    task_type=st.sampled_from(TASK_TYPES),
+    room=st.sampled_from(list(ROOMS)),
+    walk=st.lists(st.integers(0, 10_000), max_size=15),
+)
+def test_leaving_out_interchangeable_things_changes_no_distance(
+    seed: int, task_type: str, room: Room, walk: list[int]
+) -> None:
+    world = world_of(seed, task_type, room)
+    engine, state = Engine(world), world.start
+    for step in walk:
+        commands = engine.admissible(state)
+        state = engine.apply(state, commands[step % len(commands)]).state
+    whole = Projector(world, keep=1_000)(state)
+    try:
+        distance = shortest(whole, node_limit=20_000)
+    except SearchLimit:
+        reject()
+    assert Oracle(world).distance(state) == distance
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
