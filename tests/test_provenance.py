@@ -108,7 +108,7 @@ def test_the_place_of_the_source_does_not_count(tree: Path, tmp_path_factory: py
 
 
 def test_an_unknown_module_is_refused(tree: Path) -> None:
-    with pytest.raises(ModuleNotFoundError, match="stages.nothing"):
+    with pytest.raises(ModuleNotFoundError, match=r"stages\.nothing"):
         digest(tree, "stages.nothing")
 
 
