@@ -17,13 +17,13 @@ def config(
     markdown: Annotated[bool, typer.Option(help="Print the page docs/configuration.md.")] = False,
 ) -> None:
     """Show every configuration key; with a file or overrides, the resolved configuration as YAML."""
-    from pivotopd.config_files import dump_config, load_config
-
     if markdown:
         typer.echo(configuration_page(), nl=False)
     elif arguments:
-        first = [] if "=" in arguments[0] else arguments[:1]
-        typer.echo(dump_config(load_config(first[0] if first else None, arguments[len(first) :])), nl=False)
+        from flows.arguments import config_from
+        from pivotopd.config_files import dump_config
+
+        typer.echo(dump_config(config_from(arguments)), nl=False)
     else:
         _show_keys()
 
