@@ -1,0 +1,114 @@
+"""Ranks of one training process group: joined once a process, reused by every learner, left at exit.
+
+Under torchrun its environment decides. Alone, the group of one lives in this process: no port is opened.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pivotopd.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def join() -> Any:
+    """Join the process group, start DeepSpeed's communication, and return the ``deepspeed`` module.
+
+    The first call on a machine compiles DeepSpeed's shared-memory operator (about a minute; needs a C++
+    compiler; kept under ``TORCH_EXTENSIONS_DIR``). DeepSpeed has no switch against it. Later calls cost
+    nothing.
+
+    Raises:
+        ConfigError: A launcher's environment is incomplete, or the operator does not compile.
+    """
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if not dist.is_initialized():
+        _join_torch("nccl" if on_gpu else "gloo")
+    with quiet(), _own_programs_first():
+        import deepspeed  # noqa: PLC0415 - heavy, and DS_ACCELERATOR must be set before
+
+        try:
+            deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0]}",
+                where=os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions"),
+                mend="install a C++ compiler (g++) and ninja: the first start compiles an operator",
+            ) from error
+    return deepspeed
+
+
+def _join_torch(backend: str) -> None:
+    missing = [name for name in _LAUNCHED if name not in os.environ]
+    if "RANK" in os.environ and missing:
+        raise ConfigError(
+            f"RANK is set, but {', '.join(missing)} is not",
+            where="environment variables",
+            mend="start several ranks with torchrun, or unset RANK for one",
+        )
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
+        store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not marked as exported
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep DeepSpeed's chatter out of a command's output; what it prints goes to our debug log."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        yield
+    if text := printed.getvalue().strip():
+        _LOG.debug("DeepSpeed: %s", text)
+
+
+@contextlib.contextmanager
+def _own_programs_first() -> Iterator[None]:
+    """Let the compile find the ninja that was installed beside this Python."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def total(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the sums of values over all ranks."""
+    return _reduced(values, device, dist.ReduceOp.SUM)
+
+
+def largest(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the maxima of values over all ranks."""
+    return _reduced(values, device, dist.ReduceOp.MAX)
+
+
+def _reduced(values: Sequence[float], device: torch.device, operation: Any) -> list[float]:
+    buffer = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(buffer, op=operation)
+    result: list[float] = buffer.tolist()
+    return result

@@ -1,0 +1,284 @@
+"""The PPO update on DeepSpeed: rows in, weights moved, one report an optimizer step.
+
+Every rank is given all rows and takes a share of each mini-batch. The loss is normalised by the trained
+tokens of the whole mini-batch, so neither the micro-batches nor the number of ranks change the gradient;
+DeepSpeed averages gradients over ranks, hence the factor world size on the loss. A step without a trained
+token, or with a gradient that is not finite, leaves the weights and the optimizer as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pivotopd import distributed
+from pivotopd.config import UpdateSection
+from pivotopd.errors import ArtifactError, NothingToTrainOn, NumericsError
+from pivotopd.learner_setup import deepspeed_settings
+from pivotopd.models.batching import TokenBatch, micro_batches
+from pivotopd.models.checkpoint import Policy, save_policy
+from pivotopd.models.logprobs import CHUNK_TOKENS, response_logprobs
+from pivotopd.objective import LossParts, ppo_loss
+from pivotopd.seeds import rng_of
+from pivotopd.training_rows import StepReport, TrainingRow
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["STATE_FOLDER", "Learner", "StepReport", "TrainingRow"]
+
+STATE_FOLDER = "deepspeed"
+"""Sub-folder of a checkpoint with the optimizer's state and the exact weights."""
+_TAG = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """One rank's part of a mini-batch; batches from ``idle_from`` on belong to no row of the share."""
+
+    batches: list[TokenBatch]
+    idle_from: int
+    old: list[list[float]]
+    reference: list[list[float]]
+    advantage: list[list[float]]
+    keep: list[list[bool]]
+
+
+class _Scored(torch.nn.Module):
+    """What DeepSpeed wraps: its hooks stay on this shell and die with it, not on the policy's own model."""
+
+    def __init__(self, model: PreTrainedModel, chunk_tokens: int) -> None:
+        super().__init__()
+        self.model, self._chunk_tokens = model, chunk_tokens
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return the (N,) log-probabilities of the batch's response tokens."""
+        return response_logprobs(self.model, batch, self._chunk_tokens)
+
+
+class Learner:
+    """A policy under DeepSpeed ZeRO with AdamW. Close it, or use it in a ``with``, to give memory back.
+
+    Args:
+        policy: The policy to train; its model is trained in place.
+        config: The update's section.
+        chunk_tokens: Tokens whose logits exist at once.
+
+    Raises:
+        ConfigError: DeepSpeed does not start.
+    """
+
+    def __init__(self, policy: Policy, config: UpdateSection, *, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self._policy, self._config = policy, config
+        deepspeed = distributed.join()
+        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        # eval: a dropout layer would make the first ratio differ from 1
+        model = _Scored(policy.model.to(dtype), chunk_tokens).eval()
+        optimizer = torch.optim.AdamW(
+            model.parameters(), config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
+        )
+        settings = deepspeed_settings(config, sum(weight.numel() for weight in model.parameters()))
+        with distributed.quiet():
+            self._engine: Any = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
+        self._world, self._rank = dist.get_world_size(), dist.get_rank()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take DeepSpeed's hooks and buffers off the model. The policy keeps its trained weights."""
+        if self._engine is not None:
+            self._engine.destroy()
+            self._engine = None
+
+    def update(self, rows: Sequence[TrainingRow], seed: int) -> list[StepReport]:
+        """Run one epoch over the rows, in an order drawn from the seed, recoveries among rollouts.
+
+        Args:
+            rows: All rows of the update, the same on every rank; none is left out.
+            seed: Seed of the order.
+
+        Returns:
+            One report an optimizer step. The last mini-batch may be smaller.
+
+        Raises:
+            NothingToTrainOn: No token has a finite advantage other than zero; the weights are untouched.
+            NumericsError: Every step was skipped; the weights are untouched.
+        """
+        if not any(np.any(row.advantage[row.keep]) for row in rows):
+            raise NothingToTrainOn(
+                f"none of {len(rows)} rows has a token with a finite advantage other than zero",
+                mend="play more tasks or a larger group, or check that the policy wins or is labelled at all",
+            )
+        order = rng_of("order of update rows", seed).permutation(len(rows)).tolist()
+        size = self._config.mini_batch_rows
+        starts = range(0, len(rows), size)
+        reports = [
+            self._step(step, [rows[index] for index in order[start : start + size]])
+            for step, start in enumerate(starts)
+        ]
+        if all(report.skipped for report in reports):
+            raise NumericsError(
+                f"no gradient of {len(reports)} optimizer steps was finite",
+                mend="lower update.learning_rate, or check the weights of the checkpoint",
+            )
+        return reports
+
+    def _step(self, step: int, rows: Sequence[TrainingRow]) -> StepReport:
+        """Train on one mini-batch."""
+        trained = [row for row in rows if row.keep.any()]
+        denominator = sum(int(row.keep.sum()) for row in trained)
+        parts: list[LossParts] = []
+        padded, norm, skipped = 0, 0.0, True
+        if trained:
+            share = self._share(trained)
+            for index, batch in enumerate(share.batches):
+                # ZeRO's collectives want the same number of passes from every rank: idle ones count nothing.
+                self._engine.set_gradient_accumulation_boundary(index == len(share.batches) - 1)
+                parts.append(self._backward(batch, share, denominator, idle=index >= share.idle_from))
+            padded = sum(batch.padded_tokens for batch in share.batches[: share.idle_from])
+            norm, skipped = self._apply()
+        return self._report(step, rows, parts, padded, norm, skipped)
+
+    def _share(self, rows: Sequence[TrainingRow]) -> _Share:
+        """This rank's part of a mini-batch: rows dealt by length, back and forth, for nearly equal work."""
+        by_length = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.response_ids), reverse=True)
+        turn = np.arange(len(rows)) % (2 * self._world)
+        owner = np.minimum(turn, 2 * self._world - 1 - turn)
+        mine = [row for row, rank in zip(by_length, owner, strict=True) if rank == self._rank]
+        batches = micro_batches(mine, self._config.micro_batch_tokens)
+        most = int(distributed.largest([len(batches)], self._engine.device)[0])
+        idle = micro_batches([by_length[-1]], self._config.micro_batch_tokens)
+        return _Share(
+            batches=[*batches, *idle * (most - len(batches))],
+            idle_from=len(batches),
+            old=[row.old_nats.tolist() for row in mine],
+            reference=[row.reference_nats.tolist() for row in mine],
+            advantage=[row.advantage.tolist() for row in mine],
+            keep=[row.keep.tolist() for row in mine],
+        )
+
+    def _backward(self, batch: TokenBatch, share: _Share, denominator: int, *, idle: bool) -> LossParts:
+        """Add one micro-batch to the gradient."""
+        batch = batch.to(self._engine.device)
+        current = self._engine(batch)
+        zeros = torch.zeros_like(current, requires_grad=False)
+        parts = ppo_loss(
+            current,
+            zeros if idle else batch.join(share.old),
+            zeros if idle else batch.join(share.reference),
+            zeros if idle else batch.join(share.advantage),
+            zeros.bool() if idle else batch.join(share.keep, torch.bool),
+            denominator,
+            self._config.clip_ratio,
+            self._config.kl_coefficient,
+        )
+        self._engine.backward(parts.loss * self._world, scale_wrt_gas=False)
+        return parts
+
+    def _apply(self) -> tuple[float, bool]:
+        """Step the optimizer if the gradient is finite; return its norm and whether it was skipped."""
+        engine = self._engine
+        if not engine.zero_optimization() and self._config.dtype == "float32":
+            # Without ZeRO, DeepSpeed in float32 neither reports the norm nor refuses a bad one.
+            gradients = [weight.grad for weight in engine.module.parameters() if weight.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(gradients))
+            if not np.isfinite(norm):
+                engine.zero_grad()
+                return float("inf"), True
+            engine.step()
+            return norm, False
+        engine.step()
+        if not engine.was_step_applied():
+            return float("inf"), True
+        return float(engine.get_global_grad_norm()), False
+
+    def _report(
+        self,
+        step: int,
+        rows: Sequence[TrainingRow],
+        parts: Sequence[LossParts],
+        padded: int,
+        norm: float,
+        skipped: bool,
+    ) -> StepReport:
+        """Add the ranks' parts up."""
+        sums = [
+            sum(part.policy_loss for part in parts),
+            sum(part.kl_nats for part in parts),
+            sum(part.clipped for part in parts),
+            sum(part.ratio_sum for part in parts),
+            sum(part.tokens for part in parts),
+            padded,
+        ]
+        device = self._engine.device
+        policy_loss, kl, clipped, ratios, tokens, padded_total = distributed.total(sums, device)
+        gap = distributed.largest([max((part.ratio_gap for part in parts), default=0.0)], device)[0]
+        return StepReport(
+            step=step,
+            loss=policy_loss + self._config.kl_coefficient * kl,
+            policy_loss=policy_loss,
+            kl_nats=kl,
+            clip_fraction=clipped / max(tokens, 1),
+            ratio_mean=ratios / tokens if tokens else 1.0,
+            gradient_norm=norm,
+            rows=len(rows),
+            recovery_rows=sum(row.is_recovery for row in rows),
+            tokens=int(tokens),
+            padded_tokens=int(padded_total),
+            dropped_tokens=sum(len(row.response_ids) for row in rows) - int(tokens),
+            skipped=skipped,
+            ratio_gap=gap,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the policy in Hugging Face form and DeepSpeed's state below it, into a folder.
+
+        The folder is not atomic: give a temporary one and publish it after this returns.
+        """
+        if self._rank == 0:
+            save_policy(self._policy, folder)
+        dist.barrier()
+        with distributed.quiet():
+            self._engine.save_checkpoint(str(folder / STATE_FOLDER), tag=_TAG, save_latest=False)
+        dist.barrier()
+
+    def load(self, folder: Path) -> None:
+        """Take weights and optimizer state from a saved folder, bit by bit.
+
+        Raises:
+            ArtifactError: The folder has no state, or one of another number of ranks or another model.
+        """
+        state = folder / STATE_FOLDER
+        if not (state / _TAG).is_dir():
+            raise ArtifactError(
+                "the checkpoint has no optimizer state",
+                where=str(state / _TAG),
+                mend="start from its weights only, or take a checkpoint that an update wrote",
+            )
+        from deepspeed.runtime.zero.utils import ZeRORuntimeException  # noqa: PLC0415 - after join()
+
+        faults = (RuntimeError, OSError, AssertionError, KeyError, ValueError, ZeRORuntimeException)
+        try:
+            with distributed.quiet():
+                self._engine.load_checkpoint(str(state), tag=_TAG, load_lr_scheduler_states=False)
+        except faults as error:
+            raise ArtifactError(
+                f"the optimizer state does not fit this learner: {str(error).strip().splitlines()[0]}",
+                where=str(state / _TAG),
+                mend=f"load it with the number of ranks, model and ZeRO stage it was saved with (now "
+                f"{self._world} ranks, stage {self._config.zero_stage})",
+            ) from error

@@ -1,0 +1,253 @@
+"""The learner: its gradient against a naive one on one and two ranks, skipped steps, and an exact resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+import pivotopd.learner as learner_module
+from pivotopd.errors import ArtifactError, NothingToTrainOn, NumericsError
+from pivotopd.learner import Learner, TrainingRow
+from pivotopd.models.batching import TokenBatch
+from pivotopd.models.checkpoint import weights_digest
+from tests.conftest import ROOT
+from tests.learner_cases import (
+    CASES,
+    MASKED,
+    Case,
+    flat,
+    gradient_of,
+    make_rows,
+    off_policy,
+    policy,
+    section,
+)
+
+TOLERANCE = 1e-6
+"""Of the gradient, against its own norm (about 1): float32 sums in another order."""
+
+
+def run(*arguments: str, ranks: int = 1) -> None:
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    command = [sys.executable, *launcher, "-m", "tests.learner_worker", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def naive_gradient(count: int) -> Tensor:
+    """Autograd of the formula, row by row, through the whole matrix of logits."""
+    model = policy().model
+    rows = off_policy(make_rows(model))[:count]
+    total = sum(int(row.mask.sum()) for row in rows)
+    loss = torch.zeros(())
+    for row in rows:
+        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]])
+        logprobs = torch.log_softmax(model(input_ids=ids).logits[0].float(), -1)
+        for place, token in enumerate(row.response_ids):
+            if row.mask[place]:
+                current = logprobs[len(row.prompt_ids) + place - 1, token]
+                ratio = torch.exp(current - float(row.old_nats[place]))
+                gain = float(row.advantage[place])
+                surrogate = torch.minimum(ratio * gain, torch.clip(ratio, 0.8, 1.2) * gain)
+                gap = float(row.reference_nats[place]) - current
+                loss = loss + (-surrogate + 0.01 * (torch.exp(gap) - 1 - gap)) / total
+    loss.backward()
+    return torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+def close(found: Tensor, wanted: Tensor) -> bool:
+    return bool((found - wanted).norm() <= TOLERANCE * wanted.norm())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_gradient_is_the_naive_one_for_any_split(case: Case) -> None:
+    wanted = naive_gradient(case.rows)
+    assert wanted.norm() > 0.1
+    assert close(gradient_of(case), wanted)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gradients, and a checkpoint, of two ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run("gradients", str(folder / "gradients.npz"), str(folder / "checkpoint"), ranks=2)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_two_ranks_give_the_same_gradient(two_ranks: Path, case: Case) -> None:
+    found = np.load(two_ranks / "gradients.npz")
+    assert found["world"] == 2
+    assert close(torch.from_numpy(found[case.name]), naive_gradient(case.rows))
+
+
+@pytest.mark.slow
+def test_state_of_two_ranks_is_refused_by_one(two_ranks: Path) -> None:
+    with Learner(policy(), section()) as learner, pytest.raises(ArtifactError, match="optimizer state"):
+        learner.load(two_ranks / "checkpoint")
+
+
+def test_reports_count_every_row_and_token() -> None:
+    made = policy()
+    rows = make_rows(made.model)
+    bad = rows[5].advantage.copy()
+    bad[0] = np.nan
+    rows[5] = dataclasses.replace(rows[5], advantage=bad)
+    with Learner(made, section(mini_batch_rows=4)) as learner:
+        reports = learner.update(rows, 3)
+    assert [report.step for report in reports] == [0, 1, 2]
+    assert [report.rows for report in reports] == [4, 4, 3]
+    assert sum(report.recovery_rows for report in reports) == 4
+    everything = sum(len(row.response_ids) for row in rows)
+    dropped = len(rows[MASKED].response_ids) + 2
+    assert sum(report.tokens for report in reports) == everything - dropped
+    assert sum(report.dropped_tokens for report in reports) == dropped
+    assert not any(report.skipped for report in reports)
+    assert reports[0].ratio_gap < 1e-5  # log-prob parity before the first step
+    assert reports[1].ratio_gap > 1e-4
+    assert reports[0].loss == pytest.approx(reports[0].policy_loss + 0.01 * reports[0].kl_nats)
+
+
+def test_order_comes_from_the_seed_and_mixes_recoveries() -> None:
+    results = []
+    for seed in (1, 1, 2):
+        made = policy()
+        with Learner(made, section(mini_batch_rows=4)) as learner:
+            learner.update(make_rows(made.model), seed)
+        results.append(flat(made.model))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_mini_batch_without_tokens_moves_nothing() -> None:
+    made = policy()
+    rows = make_rows(made.model)
+    with Learner(made, section(mini_batch_rows=1)) as learner:
+        reports = learner.update([rows[0], rows[MASKED]], 0)
+        before = flat(made.model)
+        # the masked row alone, with momentum and weight decay in place
+        again = learner._step(0, [rows[MASKED]])
+        assert torch.equal(before, flat(made.model))
+    assert sorted(report.skipped for report in reports) == [False, True]
+    assert (again.skipped, again.tokens, again.gradient_norm) == (True, 0, 0.0)
+    assert again.dropped_tokens == len(rows[MASKED].response_ids)
+
+
+@pytest.mark.parametrize("kind", ["masked", "zero", "none", "nan"])
+def test_nothing_to_train_on(kind: str) -> None:
+    made = policy()
+    rows = make_rows(made.model)
+    before = flat(made.model)
+    changed: list[TrainingRow] = {
+        "masked": [dataclasses.replace(row, mask=np.zeros_like(row.mask)) for row in rows],
+        "zero": [dataclasses.replace(row, advantage=np.zeros_like(row.advantage)) for row in rows],
+        "nan": [dataclasses.replace(row, old_nats=np.full_like(row.old_nats, np.nan)) for row in rows],
+        "none": [],
+    }[kind]
+    with Learner(made, section()) as learner, pytest.raises(NothingToTrainOn):
+        learner.update(changed, 0)
+    assert torch.equal(before, flat(made.model))
+
+
+class PoisonedGradient(torch.autograd.Function):
+    """The identity, whose gradient is not a number."""
+
+    @staticmethod
+    def forward(ctx: object, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient * float("nan")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_bad_gradient_skips_the_step(stage: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean, made = policy(dtype), policy(dtype)
+    rows = make_rows(made.model)
+    genuine = learner_module.response_logprobs
+
+    def poisoned(model: torch.nn.Module, batch: TokenBatch, chunk_tokens: int) -> Tensor:
+        return PoisonedGradient.apply(genuine(model, batch, chunk_tokens))  # type: ignore[arg-type,no-any-return]
+
+    config = section(zero_stage=stage, dtype=dtype)
+    with Learner(made, config) as learner:
+        learner.update(rows, 1)
+        before = flat(made.model)
+        with monkeypatch.context() as patch:
+            patch.setattr(learner_module, "response_logprobs", poisoned)
+            report = learner._step(0, rows)
+            assert (report.skipped, report.gradient_norm) == (True, float("inf"))
+            with pytest.raises(NumericsError):
+                learner.update(rows, 1)
+        assert torch.equal(before, flat(made.model))
+        learner.update(rows, 2)
+    # optimizer state untouched: the next step is that of a learner which never met the bad gradient
+    with Learner(clean, config) as learner:
+        learner.update(rows, 1)
+        learner.update(rows, 2)
+    assert torch.equal(flat(made.model), flat(clean.model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "dtype"), [(0, "float32"), (1, "float32"), (2, "float32"), (1, "bfloat16")]
+)
+def test_resume_in_a_new_process_is_exact(stage: int, dtype: str, tmp_path: Path) -> None:
+    made = policy(dtype)
+    rows = make_rows(made.model)
+    with Learner(made, section(zero_stage=stage, dtype=dtype)) as learner:
+        learner.update(rows, 1)
+        learner.save(tmp_path / "checkpoint")
+        assert weights_digest(tmp_path / "checkpoint") == weights_digest(made.model)
+        learner.update(rows, 2)
+    run("resume", str(tmp_path / "checkpoint"), str(tmp_path / "weights.npy"), str(stage), dtype)
+    found = np.load(tmp_path / "weights.npy")
+    assert np.array_equal(found, flat(made.model).numpy())
+
+
+def test_missing_state_is_refused(tmp_path: Path) -> None:
+    with Learner(policy(), section()) as learner, pytest.raises(ArtifactError, match="no optimizer state"):
+        learner.load(tmp_path)
+
+
+def test_closed_learners_leave_no_memory_and_no_hooks() -> None:
+    made = policy()
+    rows = make_rows(made.model)
+    engines = []
+    for seed in range(3):
+        with Learner(made, section()) as learner:
+            learner.update(rows, seed)
+            engines.append(weakref.ref(learner._engine))
+    del learner
+    gc.collect()
+    assert sum(engine() is not None for engine in engines) == 0
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in made.model.modules())
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    logging.disable_progress_bar()  # of save_pretrained, which is not the learner's
+    made = policy()
+    with Learner(made, section()) as learner:
+        learner.update(make_rows(made.model), 0)
+        learner.save(tmp_path)
+        learner.load(tmp_path)
+    assert capfd.readouterr() == ("", "")
