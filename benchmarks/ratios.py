@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -42,12 +43,21 @@ class Cost:
         return Cost(self.units + other.units, self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Addable(Protocol):
+    """What one run returns: costs that add up."""
+
+    def __add__(self, other: Self) -> Self: ...
+
+
+T = TypeVar("T", bound=Addable)
+
+
+@dataclass(frozen=True)
+class Block(Generic[T]):
     """One ABBA block: both runs of A added up, and both of B."""
 
-    a: Cost
-    b: Cost
+    a: T
+    b: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ def measure(work: Callable[[], int]) -> Cost:
     return Cost(units, time.perf_counter() - wall, cpu_seconds() - cpu)
 
 
-def abba(a: Callable[[], Cost], b: Callable[[], Cost], blocks: int, warmup: int = 1) -> list[Block]:
+def abba(a: Callable[[], T], b: Callable[[], T], blocks: int, warmup: int = 1) -> list[Block[T]]:
     """Run A, B, B, A in blocks.
 
     Args:
@@ -106,7 +116,7 @@ def abba(a: Callable[[], Cost], b: Callable[[], Cost], blocks: int, warmup: int 
     return kept
 
 
-def speedup(blocks: Sequence[Block], *, clock: str = "wall_s", seed: int = 0) -> Ratio:
+def speedup(blocks: Sequence[Block[Cost]], *, clock: str = "wall_s", seed: int = 0) -> Ratio:
     """Return how many times faster A is than B, per unit of work.
 
     Args:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.ratios import Block, Cost, abba, bootstrap_interval, machine, measure, speedup, versions
 
 
-def block(a_s: float, b_s: float, a_units: int = 1, b_units: int = 1) -> Block:
+def block(a_s: float, b_s: float, a_units: int = 1, b_units: int = 1) -> Block[Cost]:
     return Block(Cost(a_units, a_s, a_s / 2), Cost(b_units, b_s, b_s / 4))
 
 
