@@ -3,8 +3,8 @@
 ``python -m benchmarks.environment [--games PATH] [--out FILE] [--quick]``
 
 The two engines must give equal traces before anything is timed. The stock engine runs as its packages are
-(``memoise=False``) and has loaded each game before, so its resets are as cheap as they get. Reaching turn 12 is
-a value restored in the native engine, and a reset with twelve actions played again in the stock one, which
+(``memoise=False``) and has loaded each game before, so its resets are as cheap as they get. Reaching turn 12
+is a value restored in the native engine, and a reset with twelve actions played again in the stock one, which
 cannot be copied.
 """
 

@@ -192,6 +192,20 @@ class StockEnv:
                 )
         return answer
 
+    def dump(self) -> None:
+        """Return None: nothing of this engine can be stored. ``mirrored`` gives the oracle a state to read."""
+
+    def load(self, task: Task, state: bytes) -> StepResult:
+        """Refuse: this engine reaches a state only by replay.
+
+        Raises:
+            EnvironmentFault: Always.
+        """
+        del state
+        raise EnvironmentFault(
+            "The stock engine cannot load a stored state.", where=task.id, mend="replay the recorded actions"
+        )
+
     def state_hash(self) -> str:
         """Return a hash of all facts that the engine knows, negated ones included."""
         self._running()

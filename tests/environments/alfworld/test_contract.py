@@ -24,6 +24,7 @@ from pivotopd.environments.alfworld.engine import engine_of
 from pivotopd.environments.alfworld.games import Game, task_of
 from pivotopd.environments.alfworld.generator import generate_games
 from pivotopd.environments.alfworld.goals import TASK_TYPES
+from pivotopd.environments.alfworld.mirrored import MirroredStockEnv
 from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.alfworld.oracle import Oracle
 from pivotopd.environments.alfworld.stock import StockEnv, play_stock
@@ -264,6 +265,28 @@ def test_what_the_stock_engine_cannot_do_is_refused(game: Game):
     evil = dataclasses.replace(game, task_sentence="look at {__import__('os').getcwd()}.")
     with pytest.raises(GameError, match="plain text"):
         env.reset(task_of(evil))
+
+
+@pytest.mark.reference
+@pytest.mark.usefixtures("stock_engine")
+def test_mirrored_engine_plays_forks_and_shows_the_oracle_its_state(game: Game):
+    actions, native = play_native(game, "random", 8, 9)
+    env, twin = MirroredStockEnv("move"), NativeEnv()
+    assert env.spec.fork == "replay"
+    assert [env.reset(task_of(game), 0), *map(env.step, actions[:4])] == native[:5]
+    kept = env.snapshot()
+    assert list(map(env.step, actions[4:])) == native[5:]
+    assert env.restore(kept) == native[4]
+    native_only_env(twin, game, actions[:4])
+    assert (env.dump(), env.state_hash()) == (twin.dump(), twin.state_hash())
+    with pytest.raises(EnvironmentFault, match="stored state"):
+        env.load(task_of(game), env.dump())
+
+
+def native_only_env(env: NativeEnv, game: Game, actions) -> None:
+    env.reset(task_of(game))
+    for action in actions:
+        env.step(action)
 
 
 PROBE = """
