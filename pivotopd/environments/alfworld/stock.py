@@ -193,7 +193,7 @@ class StockEnv:
         return answer
 
     def dump(self) -> None:
-        """Return None: nothing of this engine can be stored. ``mirrored`` gives the oracle a state to read."""
+        """Return None: nothing of this engine can be stored; ``mirrored`` shows the oracle a state."""
 
     def load(self, task: Task, state: bytes) -> StepResult:
         """Refuse: this engine reaches a state only by replay.
