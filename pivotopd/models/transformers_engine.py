@@ -50,6 +50,10 @@ class EngineCounts:
 class TransformersEngine:
     """Samples and scores with one policy; a request's result does not depend on its neighbours.
 
+    That holds up to the last bits of the logits, which change with the shapes of the matrix products. A draw
+    that falls within them of the border of two tokens may turn out differently (measured on random float32
+    models with flat distributions: 2 of 60,000 draws).
+
     Args:
         policy: Model and tokenizer.
         token_budget: Most positions (padding included) of a prefill or scoring pass.

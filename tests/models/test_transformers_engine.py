@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pivotopd.errors import ArtifactError, ConfigError, NumericsError
+from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
+from pivotopd.models.checkpoint import Policy
+from pivotopd.models.sampling import draw, uniforms_of
+from pivotopd.models.transformers_engine import TransformersEngine
+from tests.models.conftest import small_policy
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def stopping() -> Policy:
+    """A policy that ends about every fifth token, so that rows finish at different steps."""
+    policy = small_policy(1)
+    ids = tuple(range(1, len(policy.tokenizer), 5))
+    return Policy(policy.model, policy.tokenizer, policy.codec, ids, policy.pad_id)
+
+
+def _requests(count: int, vocabulary: int) -> list[Request]:
+    rng = np.random.default_rng(0)
+    return [
+        Request(rng.integers(3, vocabulary, int(rng.integers(1, 30))).tolist(), seed) for seed in range(count)
+    ]
+
+
+def _by_hand(policy: Policy, request: Request, sampling: Sampling) -> tuple[list[int], list[float], str]:
+    """Sample with whole forwards of one row: no cache, no padding, no batch."""
+    ids, nats = list(request.prompt_ids), []
+    uniforms = uniforms_of([request.seed], sampling.max_tokens)
+    for step in range(sampling.max_tokens):
+        with torch.inference_mode():
+            logits = policy.model(input_ids=torch.tensor([ids])).logits[:, -1]
+        token, logprob = draw(logits, sampling.temperature, uniforms[:, step])
+        ids.append(int(token))
+        nats.append(float(logprob))
+        if ids[-1] in policy.stop_ids:
+            return ids[len(request.prompt_ids) :], nats, "stop"
+    return ids[len(request.prompt_ids) :], nats, "length"
+
+
+def _same(first: Completion, second: Completion) -> None:
+    assert first.response_ids.tolist() == second.response_ids.tolist()
+    assert first.finish_reason == second.finish_reason
+    np.testing.assert_allclose(first.logprobs_nats, second.logprobs_nats, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.4, 1.0])
+def test_equals_sampling_by_hand(stopping: Policy, temperature: float) -> None:
+    sampling = Sampling(temperature, 12)
+    requests = _requests(16, len(stopping.tokenizer))
+    found = TransformersEngine(stopping).generate(requests, sampling)
+    reasons = set()
+    for request, completion in zip(requests, found, strict=True):
+        ids, nats, reason = _by_hand(stopping, request, sampling)
+        assert completion.response_ids.tolist() == ids
+        assert completion.finish_reason == reason
+        np.testing.assert_allclose(completion.logprobs_nats, nats, atol=1e-4)
+        assert completion.response_ids.dtype == np.int32
+        assert completion.logprobs_nats.dtype == np.float32
+        reasons.add(reason)
+    if temperature == 1.0:
+        assert reasons == {"stop", "length"}
+
+
+def test_neighbours_do_not_matter(stopping: Policy) -> None:
+    requests = _requests(24, len(stopping.tokenizer))
+    expected = TransformersEngine(stopping).generate(requests, SAMPLING)
+    lengths = {len(completion.response_ids) for completion in expected}
+    assert len(lengths) > 4, "rows must leave the batch at different steps for this test to mean anything"
+    for max_batch, token_budget in ((1, 4096), (5, 4096), (24, 1), (7, 40)):
+        engine = TransformersEngine(stopping, token_budget, max_batch)
+        for first, second in zip(expected, engine.generate(requests, SAMPLING), strict=True):
+            _same(first, second)
+    backwards = TransformersEngine(stopping).generate(requests[::-1], SAMPLING)[::-1]
+    for first, second in zip(expected, backwards, strict=True):
+        _same(first, second)
+
+
+def test_seed_decides_and_a_longer_limit_only_continues(policy: Policy) -> None:
+    engine = TransformersEngine(policy)
+    prompt = [5, 6, 7, 8]
+    first, again, other = engine.generate([Request(prompt, seed) for seed in (1, 1, 2)], SAMPLING)
+    _same(first, again)
+    assert first.response_ids.tolist() != other.response_ids.tolist()
+    longer = engine.generate([Request(prompt, 1)], Sampling(1.0, 100))[0]
+    assert longer.response_ids.tolist()[: len(first.response_ids)] == first.response_ids.tolist()
+    # Past GROW_SLOTS the cache has grown on the way.
+    assert len(longer.response_ids) == 100
+    _same(longer, Completion(*_arrays(_by_hand(policy, Request(prompt, 1), Sampling(1.0, 100)))))
+
+
+def _arrays(parts: tuple[list[int], list[float], Any]) -> tuple[Any, Any, Any]:
+    return np.asarray(parts[0], np.int32), np.asarray(parts[1], np.float32), parts[2]
+
+
+def test_scores_equal_the_behaviour_logprobs(stopping: Policy) -> None:
+    engine = TransformersEngine(stopping)
+    requests = _requests(24, len(stopping.tokenizer))
+    sampled = engine.generate(requests, SAMPLING)
+    rows = [
+        ScoreRequest(request.prompt_ids, completion.response_ids)
+        for request, completion in zip(requests, sampled, strict=True)
+    ]
+    scores = engine.score(rows)
+    for completion, score in zip(sampled, scores, strict=True):
+        assert score.dtype == np.float32
+        np.testing.assert_allclose(score, completion.logprobs_nats, atol=1e-4)
+    for budget in (1, 50):
+        for score, other in zip(scores, TransformersEngine(stopping, budget).score(rows), strict=True):
+            np.testing.assert_allclose(score, other, atol=1e-5)
+    alone = engine.score([rows[3]])[0]
+    np.testing.assert_allclose(alone, scores[3], atol=1e-5)
+
+
+def test_scores_under_another_model_differ(stopping: Policy) -> None:
+    rows = [ScoreRequest([5, 6], [7, 8, 9])]
+    first = TransformersEngine(stopping).score(rows)[0]
+    second = TransformersEngine(small_policy(5)).score(rows)[0]
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_counts(policy: Policy) -> None:
+    engine = TransformersEngine(policy, token_budget=100)
+    done = engine.generate([Request([5] * 4, 0), Request([5] * 10, 1)], Sampling(1.0, 3))
+    generated = sum(len(completion.response_ids) for completion in done)
+    engine.score([ScoreRequest([5] * 4, [6, 7]), ScoreRequest([5], [6])])
+    counts = engine.counts
+    # Prefill pads 4 to 10; scoring pads 2 to 6.
+    assert (counts.prompts, counts.prompt_tokens, counts.generated_tokens) == (2, 14, generated)
+    assert (counts.scored_tokens, counts.padded_tokens) == (3, 6 + 4)
+
+
+def test_nothing_asked_nothing_done(policy: Policy) -> None:
+    engine = TransformersEngine(policy)
+    assert engine.generate([], SAMPLING) == []
+    assert engine.score([]) == []
+    assert engine.score([ScoreRequest([5], [])])[0].tolist() == []
+
+
+@contextmanager
+def _broken(policy: Policy, token: int) -> Iterator[None]:
+    """Make the embedding of one token NaN, so that prompts with it have no finite logits."""
+    weight = policy.model.get_input_embeddings().weight
+    before = weight.data.clone()
+    # Untie: only prompts that hold the token are broken.
+    head = policy.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(before.clone())
+    weight.data[token] = float("nan")
+    try:
+        yield
+    finally:
+        weight.data.copy_(before)
+        head.weight = weight
+
+
+def test_nan_names_the_request() -> None:
+    policy = small_policy()
+    engine = TransformersEngine(policy)
+    requests = [Request([5, 6], 0), Request([5, 9, 6], 1), Request([5], 2)]
+    with _broken(policy, 9):
+        with pytest.raises(NumericsError, match="request 1"):
+            engine.generate(requests, Sampling(1.0, 1))
+        with pytest.raises(NumericsError, match="score request 1"):
+            engine.score([ScoreRequest(request.prompt_ids, [5]) for request in requests])
+    assert len(engine.generate(requests, Sampling(1.0, 1))) == 3
+
+
+def test_bad_asks(policy: Policy) -> None:
+    engine = TransformersEngine(policy)
+    with pytest.raises(ConfigError, match="not a way to sample"):
+        engine.generate([], Sampling(-1.0, 5))
+    with pytest.raises(ConfigError, match="not a way to sample"):
+        engine.generate([], Sampling(1.0, 0))
+    with pytest.raises(ConfigError, match="pass the limit 4096"):
+        engine.generate([Request([5] * 4090, 0)], Sampling(1.0, 7))
+    with pytest.raises(ArtifactError, match="empty prompt"):
+        engine.generate([Request([], 0)], SAMPLING)
+    with pytest.raises(ConfigError, match="at least 1"):
+        TransformersEngine(policy, max_batch=0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_other_architectures(policy: Policy, kind: str) -> None:
+    """Heads that are not tied, one without grouped heads, with several stop ids."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    shape = {
+        "vocab_size": len(policy.tokenizer) + 7,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "initializer_range": 0.15,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = (
+            LlamaForCausalLM(LlamaConfig(**shape, num_key_value_heads=4))
+            if kind == "llama"
+            else Qwen2ForCausalLM(Qwen2Config(**shape, num_key_value_heads=2))
+        ).eval()
+    other = Policy(model, policy.tokenizer, policy.codec, (1, 50, 100, 150, 200, 250), 0)
+    requests = _requests(9, len(policy.tokenizer))
+    found = TransformersEngine(other, max_batch=5).generate(requests, SAMPLING)
+    for request, completion in zip(requests, found, strict=True):
+        _same(completion, Completion(*_arrays(_by_hand(other, request, SAMPLING))))
