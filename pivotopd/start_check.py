@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from pivotopd.agent.prompting import Prompt, Prompter
-from pivotopd.environments.alfworld.engine import engine_of
+from pivotopd.environments.alfworld.engine import WordingStyle, engine_of
 from pivotopd.environments.alfworld.native import NativeEnv, Snapshot
 from pivotopd.environments.alfworld.oracle import Oracle
 from pivotopd.environments.base import Reply, StepResult, Task
@@ -98,6 +99,7 @@ class StartCheck:
         max_turns: Turn limit of an episode.
         response_tokens: Longest response.
         seed: Seed of all draws.
+        wording: Style of commands and feedback.
     """
 
     generator: Generator
@@ -106,6 +108,7 @@ class StartCheck:
     max_turns: int
     response_tokens: int
     seed: int
+    wording: WordingStyle = "move"
 
     def run(self, tasks: Sequence[Task]) -> StartReport:
         """Play each task once, then give hints and replay mistakes.
@@ -129,7 +132,7 @@ class StartCheck:
         )
 
     def _start(self, task: Task, key: int) -> _Episode:
-        env = NativeEnv()
+        env = NativeEnv(self.wording)
         return _Episode(task, env, env.reset(task, 0), key)
 
     def _play(self, episodes: Sequence[_Episode]) -> None:
@@ -142,9 +145,8 @@ class StartCheck:
                     episode.cut = True
                 else:
                     asked.append((episode, prompt))
-            requests = [
-                Request(p.ids, seed_of("start check", self.seed, e.key, len(e.pairs))) for e, p in asked
-            ]
+            seeds = [seed_of("start check", self.seed, e.key, len(e.pairs)) for e, _ in asked]
+            requests = [Request(p.ids, seed) for (_, p), seed in zip(asked, seeds, strict=True)]
             for (episode, prompt), reply in zip(asked, self._ask(requests), strict=True):
                 episode.snapshots.append(episode.env.snapshot())
                 episode.prompts.append(prompt)
@@ -170,9 +172,8 @@ class StartCheck:
     def _ask(self, requests: Sequence[Request]) -> list[Reply]:
         sampling = Sampling(1.0, self.response_tokens)
         completions = self.generator.generate(requests, sampling)
-        return [
-            self.prompter.wording.parse(self.codec.decode(c.response_ids.tolist())[0]) for c in completions
-        ]
+        texts = [self.codec.decode(completion.response_ids.tolist())[0] for completion in completions]
+        return [self.prompter.wording.parse(text) for text in texts]
 
     def _obeyed(self, episodes: Sequence[_Episode]) -> tuple[int, float]:
         """Ask again at some turns, with a random admissible action as the hint."""
@@ -198,8 +199,8 @@ class StartCheck:
         found = [(e, turn) for e in episodes if (turn := self._first_mistake(e)) is not None]
         order = rng_of("start check mistakes", self.seed).permutation(len(found))[:MISTAKES]
         replays = [
-            self._after(*found[index], seed_of("start check replay", self.seed, index, sample))
-            for index in sorted(order.tolist())
+            self._after(episode, turn, seed_of("start check replay", self.seed, episode.key, sample))
+            for episode, turn in (found[index] for index in sorted(order.tolist()))
             for sample in range(REPLAYS)
         ]
         self._play(replays)
@@ -210,9 +211,9 @@ class StartCheck:
     def _first_mistake(self, episode: _Episode) -> int | None:
         """Return the first turn after which the true distance to the goal is larger, with turns left."""
         game = episode.task.payload
-        oracle = Oracle(engine_of(game.pddl_problem, game.task_sentence, game.id, episode.env.wording).world)
+        oracle = Oracle(engine_of(game.pddl_problem, game.task_sentence, game.id, self.wording).world)
         states = [snapshot.state for snapshot in episode.snapshots] + [episode.env.snapshot().state]
-        for turn, (before, after) in enumerate(zip(states, states[1:], strict=False)):
+        for turn, (before, after) in enumerate(pairwise(states)):
             if oracle.classify(before, after) in {"regress", "dead"}:
                 return turn if turn + 1 < self.max_turns else None
         return None

@@ -132,7 +132,7 @@ class _Play:
         if draws[0] >= self.hinted_share:
             return Demonstration(view, self.agent.response(now, self.agent.gap_action(now)), hinted=False)
         admissible = view.admissible or ()
-        hint = self.agent.informed_action(now, admissible)
+        hint = self.agent.informed_action(now)
         if draws[1] < ORACLE_SHARE:
             best = self.oracle.optimal_actions(state, self.engine.wording)
             hint = _one_of(best, draws[2]) if best else hint
@@ -146,7 +146,7 @@ class _Play:
         if draws[3] < noise.epsilon:
             return _one_of(admissible, draws[4])
         action = self.agent.gap_action(now)
-        informed = self.agent.informed_action(now, admissible)
+        informed = self.agent.informed_action(now)
         if action != informed:
             kept = noise.mistake if now.held is None else noise.wander
             return action if draws[5] < kept else informed

@@ -38,6 +38,7 @@ class Situation:
         seen: Place of each object that the window showed elsewhere.
         treated: Objects on which the window shows the task's tool action.
         left: Objects that were put down within the last turns.
+        leave: The action that puts the held object down here, or None.
     """
 
     here: str | None
@@ -48,6 +49,7 @@ class Situation:
     seen: Mapping[str, str]
     treated: frozenset[str]
     left: frozenset[str]
+    leave: str | None
 
 
 def read(view: View, tool: str | None) -> Situation:
@@ -83,6 +85,7 @@ def read(view: View, tool: str | None) -> Situation:
         seen={thing: place for thing, place in seen.items() if place != here and thing != held},
         treated=frozenset(treated),
         left=frozenset(left),
+        leave=next((action for action in admissible if _LEAVE.fullmatch(action)), None),
     )
 
 
@@ -130,27 +133,15 @@ class Demonstrator:
                 return now.takeable[trap]
         if now.held is not None and kind_of(now.held) != self.target:
             return f"go to {now.walk[0]}"
-        return self.informed_action(now, ())
+        return self.informed_action(now)
 
-    def informed_action(self, now: Situation, admissible: tuple[str, ...]) -> str:
-        """Return what an agent without the gap would do, knowing only what the prompt shows.
-
-        Args:
-            now: The situation.
-            admissible: Admissible actions, to see where a wrong object can be left.
-        """
+    def informed_action(self, now: Situation) -> str:
+        """Return what an agent without the gap would do, knowing only what the prompt shows."""
         if now.held is None:
             return self._fetch(now)
         if kind_of(now.held) == self.target:
             return self._deliver(now, now.held)
-        leave = [action for action in admissible if _LEAVE.fullmatch(action)]
-        if leave:
-            return leave[0]
-        return f"open {now.here}" if now.closed else f"go to {now.walk[0]}"
-
-    def is_trap(self, now: Situation, action: str) -> bool:
-        """Tell whether an action takes the lookalike."""
-        return any(action == take and kind_of(thing) != self.target for thing, take in now.takeable.items())
+        return now.leave or self._search(now)
 
     def thought(self, now: Situation, action: str) -> str:
         """Return the summary of a situation that goes before an action, whoever chose the action."""
@@ -185,6 +176,10 @@ class Demonstrator:
         known = self._known(now)
         if known and now.seen[known] in now.walk:
             return f"go to {now.seen[known]}"
+        return self._search(now)
+
+    @staticmethod
+    def _search(now: Situation) -> str:
         return f"open {now.here}" if now.closed else f"go to {now.walk[0]}"
 
     def _deliver(self, now: Situation, held: str) -> str:
@@ -193,7 +188,7 @@ class Demonstrator:
             return f"{self.tool} {held} with {now.here}"
         wanted = self.place if prepared else self.tool_place
         if now.here is not None and kind_of(now.here) == wanted:
-            return f"open {now.here}" if now.closed else f"move {held} to {now.here}"
+            return now.leave or self._search(now)
         return next(
             (f"go to {place}" for place in now.walk if kind_of(place) == wanted), f"go to {now.walk[0]}"
         )

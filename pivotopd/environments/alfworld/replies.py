@@ -40,10 +40,11 @@ def parse_reply(response: str) -> Reply:
         is not looked at.
     """
     text = response.lower()
-    thought, thinks = _block(text, "think")
+    thought, _ = _block(text, "think")
     action, committed = _block(text, "action")
     if not committed:
         action = text[-FALLBACK_CHARACTERS:]
+    thinks = "<think>" in text and "</think>" in text
     valid = committed and thinks and _CJK.search(response) is None
     return Reply(action=action.strip(), committed=committed, valid=valid, thought=thought.strip())
 

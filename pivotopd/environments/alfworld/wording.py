@@ -13,6 +13,7 @@ from pivotopd.environments.alfworld.vocabulary import OBJECTS, RECEPTACLES
 from pivotopd.environments.base import Wording
 
 PromptForm = Literal["full", "compact"]
+"""``full`` is the paper's prompt, ``compact`` the tiny student's."""
 
 NUMBERS: Final = 27
 """Largest number of a receptacle in the official games."""
@@ -22,11 +23,13 @@ _VERBS: Final = (
     "look", "inventory", "help",
 )  # fmt: skip
 _JOINTS: Final = (" from", " to", " with", " in/on", ":", ".", " nothing", " closed")
+_TOLD: Final = (
+    " at", " got", " left", " did", " room", " no effect", " closed", " lit", " hand:", " facing", " plain",
+    " help", "",
+)  # fmt: skip
 _PROMPT: Final = (
-    "\n- at", "\n- got", "\n- left", "\n- did", "\n- room", "\n- no effect", "\n- closed", "\n- lit", "\n- hand:",
-    "\n- facing", "\n- plain", "\n- help", "\nnow at", "\nnow got", "\nnow left", "\nnow did", "\nnow room",
-    "\nnow no effect", "\nnow closed", "\nnow lit", "\nnow hand:", "\nnow facing", "\nnow plain", "\nnow help",
-    "\n-", "\nnow", "\nplaces:", "\ndo: look; inventory", "\ndo: ", "\n<hint>", "\n<lesson>",
+    *(f"\n-{told}" for told in _TOLD), *(f"\nnow{told}" for told in _TOLD),
+    "\nplaces:", "\ndo: look; inventory", "\ndo: ", "\n<hint>", "\n<lesson>",
 )  # fmt: skip
 _REPLY: Final = (
     "<think>", "</think>", "<action>", "</action>", "</think><action>", "<think>want", "; see", "; hold",
