@@ -46,7 +46,7 @@ def join() -> Any:
             deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
         except RuntimeError as error:
             raise ConfigError(
-                f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0]}",
+                f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0][:120]}",
                 where=os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions"),
                 mend="install a C++ compiler (g++) and ninja: the first start compiles an operator",
             ) from error

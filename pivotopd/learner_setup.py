@@ -13,8 +13,8 @@ def deepspeed_settings(config: UpdateSection, weights: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
     The batch sizes are nominal: the learner sets each accumulation boundary itself. Gradients accumulate in
-    the weights' type: with ``grad_accum_dtype: fp32``, ZeRO 1 and bfloat16, DeepSpeed 0.19.8 counts the
-    micro-batches of a step several times.
+    the weights' type: ``grad_accum_dtype: fp32`` with ZeRO 1 and bfloat16 makes the gradients of DeepSpeed
+    0.19.8 several times too large as soon as a step has more than one micro-batch.
 
     Args:
         config: The update's section.
