@@ -10,6 +10,8 @@ import typer
 from flows.doctor_cli import doctor
 from flows.games_cli import games_app
 from flows.manual_cli import config, tables
+from flows.stage_cli import evaluate, stage
+from flows.train_cli import train
 
 app = typer.Typer(
     name="pivotopd",
@@ -37,6 +39,9 @@ def _options(
     del version  # its callback has acted
 
 
+app.command(rich_help_panel="Runs")(train)
+app.command(rich_help_panel="Runs")(stage)
+app.command(rich_help_panel="Runs")(evaluate)
 app.add_typer(games_app, name="games")
 app.command(rich_help_panel="Help")(config)
 app.command(rich_help_panel="Help")(tables)

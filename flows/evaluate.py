@@ -1,0 +1,66 @@
+"""The evaluation flow: one policy of a run on a panel, with the start policy beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+
+from flows.tasks import run_job
+from flows.train import report, start_tracker
+from pivotopd.errors import ArtifactError, PivotError
+from stages.plan import Plan
+from stages.runs import rerun, updates_done
+from stages.work import Job, Work
+
+
+@flow(name="evaluate", validate_parameters=False, log_prints=False)
+def evaluate(
+    run: str, iteration: int | None = None, overrides: Sequence[str] = ()
+) -> dict[str, str] | State[Any]:
+    """Evaluate a policy of a run.
+
+    Args:
+        run: Address of the run: ROOT/NAME.
+        iteration: Updates behind the policy; None takes the last one.
+        overrides: Settings that differ from the run's, such as other games.
+
+    Returns:
+        The digest of the evaluation; a Failed state holds the stage's error.
+    """
+    try:
+        work, plan, chosen = prepare(run, iteration, overrides)
+        tracker = start_tracker(work)
+        for job in jobs_of(plan, chosen):
+            report(tracker, run_job(work, job))
+        tracker.finish()
+        return {"evaluation": plan.evaluate(chosen).digest}
+    except PivotError as error:
+        return Failed(message=str(error), data=error)
+
+
+def prepare(run: str, iteration: int | None, overrides: Sequence[str]) -> tuple[Work, Plan, int]:
+    """Return work, plan and the number of updates behind the policy.
+
+    Raises:
+        ArtifactError: The policy does not exist.
+    """
+    work, plan = rerun(run, "evaluate", None, overrides)
+    finished = updates_done(work, plan)
+    chosen = finished if iteration is None else iteration
+    if chosen > finished:
+        raise ArtifactError(
+            f"the run has {finished} updates, not {chosen}",
+            where=run,
+            mend="train it further, or give a smaller --iteration",
+        )
+    return work, plan, chosen
+
+
+def jobs_of(plan: Plan, iteration: int) -> list[Job]:
+    """Return the evaluation's jobs: the start policy's first, whose mistakes the other one replays."""
+    last = plan.evaluate(iteration)
+    return [plan.evaluate(0), last] if "start" in last.inputs else [last]

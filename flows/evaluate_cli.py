@@ -1,0 +1,37 @@
+"""What ``pivotopd evaluate`` does: run the evaluation flow in this process and print its figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from flows.prefect_defaults import set_prefect_defaults
+
+
+def run_evaluation(run: str, iteration: int | None, overrides: list[str], *, dry_run: bool) -> None:
+    """Evaluate a policy of a run; see ``pivotopd evaluate --help``."""
+    set_prefect_defaults()
+    from flows.evaluate import evaluate, jobs_of, prepare
+    from flows.train import Listener, listen
+    from pivotopd.threads import set_threads
+    from stages.metrics import metrics_of
+    from stages.runner import Done, describe
+
+    work, plan, chosen = prepare(run, iteration, overrides)
+    set_threads(work.config.threads)
+    if dry_run:
+        for job in jobs_of(plan, chosen):
+            state = "cached" if work.find(job) else "would run"
+            typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+        return
+
+    def show(done: Done) -> None:
+        typer.echo(f"{describe(done.job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
+        for name, value in metrics_of(done.artifact).items():
+            typer.echo(f"    {name} = {value:g}")
+
+    listen(Listener(done=show))
+    outcome: Any = evaluate(run, chosen, overrides, return_state=True)
+    if outcome.is_failed() or outcome.is_crashed():
+        raise outcome.result(raise_on_failure=False)

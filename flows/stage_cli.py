@@ -1,0 +1,49 @@
+"""``pivotopd stage`` and ``pivotopd evaluate``: parts of a run, from what is stored."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+RunOption = Annotated[str, typer.Option("--run", help="Address of the run: ROOT/NAME.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the run's.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+def stage(
+    name: Annotated[str, typer.Argument(help="rollout, label, recover, update, evaluate or warm_start.")],
+    run: RunOption,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="Training iteration, from 0.")
+    ] = None,
+    overrides: Overrides = None,
+    only: Annotated[bool, typer.Option("--only", help="Leave out the stages that follow it.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Run one stage of a run again from stored inputs, and what follows it in the same iteration.
+
+    With other settings, a new artifact lies beside the old one; nothing is overwritten.
+    """
+    from stages.command import run_stage
+
+    run_stage(name, run, iteration, overrides or [], follow=not only, dry_run=dry_run, say=typer.echo)
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="Address of the run: ROOT/NAME.")],
+    overrides: Overrides = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="Updates behind the policy; default all.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Evaluate a policy of a run, on its own panel or on others.
+
+    Other games: environment.games=PATH environment.valid_split=NAME.
+    """
+    from flows.evaluate_cli import run_evaluation
+
+    run_evaluation(run, iteration, overrides or [], dry_run=dry_run)

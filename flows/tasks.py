@@ -1,0 +1,64 @@
+"""A stage's job as a Prefect task: retried where the store was out of reach, Cached where it was done.
+
+The store decides whether work is done, not Prefect's result cache: it checks that the files exist, and it
+survives a lost Prefect database.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from pivotopd.errors import PivotError, StorageError
+from stages.runner import Done, describe, perform
+from stages.work import Job, Work
+
+STORAGE_RETRIES = 2
+STORAGE_DELAY_S = 10
+
+
+def run_job(work: Work, job: Job) -> Done:
+    """Run a job as a task run of the current flow.
+
+    Raises:
+        PivotError: The stage's own error, unchanged.
+    """
+    outcome: list[Done | PivotError] = []
+
+    @task(
+        name=job.stage,
+        task_run_name=describe(job),
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=STORAGE_RETRIES,
+        retry_delay_seconds=STORAGE_DELAY_S,
+        retry_condition_fn=_out_of_reach,
+        log_prints=False,
+    )
+    def body(digest: str, uri: str) -> State[Any]:
+        try:
+            done = perform(work, job)
+        except StorageError:
+            raise
+        except PivotError as error:  # a returned state: raising would also print Prefect's traceback
+            outcome.append(error)
+            return Failed(message=str(error), data=error)
+        outcome.append(done)
+        name = "Cached" if done.cached else "Completed"
+        return Completed(name=name, message=done.artifact.uri, data={"digest": digest, "uri": uri})
+
+    body(job.digest, work.store.join(f"{job.prefix}/{job.digest}"))
+    last = outcome[-1]
+    if isinstance(last, PivotError):
+        raise last
+    return last
+
+
+def _out_of_reach(task: Any, run: Any, state: State[Any]) -> bool:
+    """Retry only what another try can mend."""
+    del task, run
+    return isinstance(state.result(raise_on_failure=False), StorageError)

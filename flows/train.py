@@ -1,0 +1,147 @@
+"""The training flow: rollout, label, recover, update, iteration after iteration; evaluations between them.
+
+A task is a stage. Everything that is already published is taken as it is, so the same flow with the same
+configuration goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from prefect import flow, runtime
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+
+from flows.tasks import run_job
+from pivotopd.config_files import dump_config, parse_config
+from pivotopd.errors import PivotError
+from pivotopd.manifest import canonical_json
+from pivotopd.progress import Progress, silent
+from pivotopd.provenance import git_commit, package_versions
+from pivotopd.tracking import RunStatus, Tracker, open_tracker
+from stages.metrics import metrics_of
+from stages.plan import Plan
+from stages.runner import Done, describe
+from stages.runs import open_run
+from stages.work import Job, Work
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who watches a flow from the same process; the command line is one."""
+
+    progress: Progress = silent
+    done: Callable[[Done], None] = lambda _done: None
+
+
+_listener = Listener()
+
+
+def listen(listener: Listener) -> None:
+    """Set who watches the flows of this process; a flow's parameters must be plain values."""
+    global _listener  # noqa: PLW0603 - the one place where a running flow can be watched from outside
+    _listener = listener
+
+
+@flow(name="train", flow_run_name="{config[name]}", validate_parameters=False, log_prints=False)
+def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
+    """Train one policy.
+
+    Args:
+        config: A run's configuration as plain values; see ``pivotopd config``.
+
+    Returns:
+        The address of the run and the digest of its last policy; a Failed state holds the stage's error.
+    """
+    status: RunStatus = "FAILED"
+    tracker: Tracker | None = None
+    try:
+        work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
+        tracker = start_tracker(work)
+        for job in jobs_of(plan):
+            report(tracker, run_job(work, job))
+        status = "FINISHED"
+        return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
+    except PivotError as error:
+        return Failed(message=str(error), data=error)
+    except BaseException:
+        status = "KILLED"
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
+
+
+def jobs_of(plan: Plan) -> list[Job]:
+    """Return all jobs of a training run, in order."""
+    jobs: list[Job] = [] if plan.start().folder else [plan.warm_start()]
+    for iteration in range(plan.config.iterations):
+        if plan.evaluated(iteration):
+            jobs.append(plan.evaluate(iteration))
+        jobs += [plan.job(stage, iteration) for stage in plan.stages()]
+    jobs.append(plan.evaluate(plan.config.iterations))
+    return jobs
+
+
+def start_tracker(work: Work) -> Tracker:
+    """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
+    config = work.config
+    tracker = open_tracker(config.tracking, config.root)
+    student = config.student.kind
+    tracker.start(
+        config.name or work.layout.run,
+        experiment=config.tracking.experiment or f"pivotopd/{config.environment.name}/{student}",
+        tags=_tags(work),
+        config=config.model_dump(mode="json"),
+        run_uri=work.layout.uri,
+    )
+    tracker.log_text("config.yaml", dump_config(config))
+    return tracker
+
+
+def report(tracker: Tracker, done: Done) -> None:
+    """Tell the tracker and the listener about a finished job."""
+    step = done.job.iteration or 0
+    metrics = metrics_of(done.artifact)
+    seconds = done.artifact.manifest.seconds
+    metrics |= {f"{done.job.stage}/seconds/{phase}": value for phase, value in seconds.items()}
+    counts = done.artifact.manifest.counts
+    metrics |= {f"{done.job.stage}/counts/{name}": float(value) for name, value in counts.items()}
+    sink = tracker
+    if done.job.stage == "evaluate":
+        sink = tracker.child(describe(done.job), tags={"policy": done.job.inputs["policy"].digest})
+        sink.log(metrics, step)
+        sink.finish()
+    tracker.log(metrics, step)
+    tracker.log_input(
+        describe(done.job).replace(" ", "-"),
+        digest=done.artifact.digest[:32],
+        uri=done.artifact.uri,
+        rows=sum(part.rows for part in done.artifact.manifest.parts),
+        context=done.job.stage,
+    )
+    _listener.done(done)
+
+
+def _tags(work: Work) -> dict[str, str]:
+    config = work.config
+    identity = canonical_json(config.model_dump(mode="json", exclude={"root", "tracking", "threads"}))
+    tags = {
+        "method": config.method.name,
+        "seed": str(config.seed),
+        "environment": f"{work.environment.spec.name} {work.environment.spec.version}",
+        "config_digest": sha256(identity.encode()).hexdigest(),
+        "data_train": work.environment.data_fingerprint(config.environment.train_split),
+        "data_valid": work.environment.data_fingerprint(config.environment.valid_split),
+        "git_commit": git_commit() or "none",
+        "prefect_flow_run": str(runtime.flow_run.id or "none"),
+        **{f"version.{name}": version for name, version in package_versions().items()},
+    }
+    for name, variable in (("slurm_job", "SLURM_JOB_ID"), ("kubernetes_pod", "HOSTNAME")):
+        if variable in os.environ and (name != "kubernetes_pod" or "KUBERNETES_SERVICE_HOST" in os.environ):
+            tags[name] = os.environ[variable]
+    return tags

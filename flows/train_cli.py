@@ -1,0 +1,74 @@
+"""``pivotopd train``: the main job, from a file and overrides to a table of what it reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pivotopd.config import RunConfig
+
+ConfigArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help="A YAML file, and settings that differ from it."),
+]
+
+
+def train(
+    arguments: ConfigArgument = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done and what is done already.")
+    ] = False,
+) -> None:
+    """Train a policy. The same command again goes on where an earlier one stopped."""
+    from flows.arguments import config_from
+
+    config = config_from(arguments)
+    if dry_run:
+        _show_plan(config)
+        return
+    run_training(config)
+
+
+def run_training(config: RunConfig) -> None:
+    """Run the training flow in this process and show its progress and its result."""
+    from flows.prefect_defaults import set_prefect_defaults
+
+    set_prefect_defaults()
+    from flows.console import Watcher
+    from flows.train import Listener, listen
+    from flows.train import train as flow
+    from pivotopd.threads import set_threads
+    from stages.runs import named
+
+    config = named(config)
+    set_threads(config.threads)
+    with Watcher(config) as watcher:
+        listen(Listener(watcher.progress, watcher.done))
+        result: Any = flow(config.model_dump(mode="json"), return_state=True)
+    if result.is_failed() or result.is_crashed():
+        raise result.result(raise_on_failure=False)
+    watcher.show_result()
+
+
+def _show_plan(config: RunConfig) -> None:
+    """Print every job with its address and whether it is published."""
+    from flows.prefect_defaults import set_prefect_defaults
+
+    set_prefect_defaults()
+    from flows.train import jobs_of
+    from pivotopd.artifacts import RunLayout
+    from pivotopd.config_files import dump_config
+    from stages.plan import Plan
+    from stages.runner import describe
+    from stages.runs import named
+    from stages.work import Work
+
+    config = named(config)
+    layout = RunLayout(config.root, config.name or "")
+    work, plan = Work(config, layout), Plan(config, layout)
+    typer.echo(dump_config(config))
+    for job in jobs_of(plan):
+        state = "cached" if work.find(job) else "would run"
+        typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
