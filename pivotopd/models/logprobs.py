@@ -52,10 +52,13 @@ def response_logprobs(model: PreTrainedModel, batch: TokenBatch, chunk_tokens: i
 
 
 def body_states(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
-    """Return the (B, L, H) last hidden states of a batch, after the final norm, before the head."""
+    """Return the (B, L, H) last hidden states of a batch, after the final norm, before the head.
+
+    Those of padding mean nothing. No mask is given: padding lies behind a row's tokens, so causal attention
+    never sees it, and kernels without a mask are faster and need less memory.
+    """
     output = model.base_model(
         input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
         position_ids=batch.position_ids,
         use_cache=False,
     )
