@@ -9,6 +9,7 @@ import typer
 
 from flows.doctor_cli import doctor
 from flows.games_cli import games_app
+from flows.inspect_cli import inspect
 from flows.manual_cli import config, tables
 from flows.stage_cli import evaluate, stage
 from flows.train_cli import train
@@ -42,6 +43,7 @@ def _options(
 app.command(rich_help_panel="Runs")(train)
 app.command(rich_help_panel="Runs")(stage)
 app.command(rich_help_panel="Runs")(evaluate)
+app.command(rich_help_panel="Runs")(inspect)
 app.add_typer(games_app, name="games")
 app.command(rich_help_panel="Help")(config)
 app.command(rich_help_panel="Help")(tables)

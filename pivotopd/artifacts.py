@@ -128,7 +128,7 @@ class Store:
             raise ArtifactError(
                 "the artifact does not exist",
                 where=self.join(f"{prefix}/{digest}"),
-                mend="run the stage that writes it first",
+                mend="run the stage that writes it first; other code or settings give other digests",
             )
         return found
 

@@ -56,6 +56,8 @@ class Plan:
 
     def start(self) -> Source:
         """The start policy: a warm-started student, or a pretrained model folder."""
+        if self.base is not None:
+            return self.base.start()
         if isinstance(self.config.student, PretrainedStudent):
             from pivotopd.models.checkpoint import weights_digest
 

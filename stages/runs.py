@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 
 import yaml
@@ -79,6 +80,15 @@ def rerun(
         return Work(config, layout, progress), base
     changed = apply_overrides(config, overrides).model_copy(update={"root": layout.root, "name": layout.run})
     work = Work(changed, layout, progress)
-    if stage not in LOOP or iteration is None:
+    if stage == "warm_start":
         return work, Plan(changed, layout)
-    return work, Plan(changed, layout, base=base, changed_from=(iteration, stage))
+    first = (iteration, stage) if stage in LOOP and iteration is not None else (sys.maxsize, LOOP[0])
+    return work, Plan(changed, layout, base=base, changed_from=first)
+
+
+def updates_done(work: Work, plan: Plan) -> int:
+    """Return how many updates of a run are published, counted from the first."""
+    count = 0
+    while work.find(plan.job("update", count)) is not None:
+        count += 1
+    return count

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pivotopd.warm_start import warm_start
-
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.models.checkpoint import save_policy, weights_digest
+from pivotopd.warm_start import WarmStartReport, warm_start
 from stages.metrics import metrics_text
-from stages.work import Job, Stopwatch, Work
+from stages.work import Job, Work
 
 TABLES = ()
 
@@ -34,18 +33,36 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Train and check the student, and publish it."""
-    watch = Stopwatch()
-    with watch.phase("train"):
-        policy, report = warm_start(work.config, work.progress)
+    policy, report = warm_start(work.config, work.progress)
     with work.begin(job) as writer:
         with writer.local_folder() as folder:
             save_policy(policy, folder)
-        writer.write_log("metrics.json", metrics_text(report.metrics))
+        writer.write_log("metrics.json", metrics_text(_metrics(report)))
         return writer.publish(
-            counts=report.counts,
-            seconds=watch.seconds,
-            notes={"weights": weights_digest(policy.model), "falls_short": "; ".join(report.falls_short)},
+            counts={"demonstrations": report.demonstrations, "check_games": report.start.games},
+            seconds={
+                "demonstrate": report.demonstrate_s,
+                "imitate": report.imitate_s,
+                "check": report.check_s,
+            },
+            notes={
+                "weights": weights_digest(policy.model),
+                "falls_short": "; ".join(report.start.shortfalls),
+            },
         )
+
+
+def _metrics(report: WarmStartReport) -> dict[str, float]:
+    start = report.start
+    metrics = {
+        "warm_start/success": start.success,
+        "warm_start/admissible": start.admissible,
+        "warm_start/hint_obeyed": start.obeyed,
+        "warm_start/mistakes": float(start.mistakes),
+        "warm_start/prompt_tokens_mean": report.prompt_tokens,
+        "warm_start/response_tokens_mean": report.response_tokens,
+    }
+    return metrics if start.recovery is None else metrics | {"warm_start/recovery": start.recovery}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,159 @@
+"""``pivotopd inspect``: what a run holds, and one episode turn by turn."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pivotopd.artifacts import Artifact
+    from pivotopd.records import Advantage, Chain, Label, Turn
+
+OBSERVATION_CHARACTERS = 160
+
+
+def inspect(
+    run: Annotated[str, typer.Argument(help="Address of a run: ROOT/NAME.")],
+    iteration: Annotated[int | None, typer.Option("--iteration", min=0, help="Only this iteration.")] = None,
+    episode: Annotated[
+        str | None, typer.Option("--episode", help="Show this episode turn by turn, such as 0003/000/01.")
+    ] = None,
+) -> None:
+    """Show what a run holds; with --episode, one episode with its pivots, recoveries and advantages."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    if episode is not None:
+        _show_episode(console, run, int(episode.split("/")[0]) if iteration is None else iteration, episode)
+    else:
+        _show_run(console, run, iteration)
+
+
+def _show_run(console: Console, run: str, iteration: int | None) -> None:
+    """Print one line an artifact, in the order of the run."""
+    from rich.table import Table
+
+    from pivotopd.artifacts import list_artifacts
+    from stages.command import STAGES
+    from stages.metrics import metrics_of
+    from stages.runs import find_run
+
+    config, layout = find_run(run)
+    console.print(
+        f"{layout.uri}: {config.method.name}, seed {config.seed}, {config.iterations} iterations planned"
+    )
+    table = Table("iteration", "stage", "digest", "tables", "seconds", "metrics")
+    found = [a for a in list_artifacts(layout.store, layout.run) if a.manifest.stage in STAGES]
+    if iteration is not None:
+        found = [artifact for artifact in found if artifact.manifest.iteration == iteration]
+    for artifact in sorted(found, key=_order):
+        manifest = artifact.manifest
+        metrics = [f"{name.split('/', 1)[1]} {value:.3g}" for name, value in metrics_of(artifact).items()]
+        table.add_row(
+            str(manifest.iteration),
+            manifest.stage,
+            manifest.digest[:12],
+            ", ".join(f"{part.table} {part.rows}" for part in manifest.parts),
+            f"{sum(manifest.seconds.values()):.1f}",
+            ", ".join(metrics),
+        )
+    console.print(table)
+
+
+def _order(artifact: Artifact) -> tuple[int, int, str]:
+    from stages.command import STAGES
+
+    manifest = artifact.manifest
+    stages = ("evaluate", *(stage for stage in STAGES if stage != "evaluate"))
+    at = -1 if manifest.iteration is None else manifest.iteration
+    return at, stages.index(manifest.stage), manifest.created_at.isoformat()
+
+
+def _show_episode(console: Console, run: str, iteration: int, episode: str) -> None:
+    """Print an episode's turns with label, recovery branch and advantages."""
+    from pivotopd.errors import ArtifactError
+    from pivotopd.records import Advantage, Chain, Episode, Label, Turn
+    from stages.lineage import lineage
+    from stages.runs import find_run
+
+    _, layout = find_run(run)
+    found = lineage(layout, iteration)
+    rollout = found.get("rollout")
+    played = [one for one in rollout.rows(Episode) if one.episode == episode] if rollout else []
+    if not played or rollout is None:
+        raise ArtifactError(
+            f"iteration {iteration} has no episode {episode!r}",
+            where=layout.uri,
+            mend="`pivotopd inspect RUN` lists what there is; episodes are named ITERATION/TASK/SAMPLE",
+        )
+    turns = [turn for turn in rollout.rows(Turn) if turn.episode == episode]
+    recover, label, update = found.get("recover"), found.get("label"), found.get("update")
+    branches = [turn for turn in recover.rows(Turn) if turn.episode == episode] if recover else []
+    chains = {one.pivot_turn: one for one in recover.rows(Chain) if one.episode == episode} if recover else {}
+    labels = {one.turn: one for one in label.rows(Label) if one.episode == episode} if label else {}
+    advantages = {
+        (one.turn, one.pivot_turn): one
+        for one in (update.rows(Advantage) if update else [])
+        if one.episode == episode
+    }
+    one = played[0]
+    console.print(f"{one.task}: {turns[0].instruction if turns else ''}")
+    console.print(
+        f"return {one.episode_return:g}, {'won' if one.won else 'not won'}, ended by {one.termination}\n"
+    )
+    for turn in sorted(turns, key=lambda turn: turn.turn):
+        _show_turn(console, turn, labels.get(turn.turn), advantages.get((turn.turn, None)))
+        if turn.turn in chains:
+            _show_chain(console, chains[turn.turn], branches, advantages)
+
+
+def _show_turn(console: Console, turn: Turn, label: Label | None, advantage: Advantage | None) -> None:
+    from rich.markup import escape
+
+    console.print(f"[bold]{turn.turn:3}[/bold] {escape(_short(turn.observation))}")
+    marks = [] if turn.valid else ["[red]invalid reply[/red]"]
+    marks += ["[red]cut[/red]"] if turn.finish_reason == "length" else []
+    marks += [_colour(sum(advantage.total) / max(1, len(advantage.total)))] if advantage else []
+    console.print(f"    [cyan]> {escape(turn.action)}[/cyan]  {'  '.join(marks)}")
+    if label is not None:
+        style = "yellow" if label.pivotal else "dim"
+        gold = escape(label.gold_action or label.gold_written)
+        distances = (
+            f"{label.distance_before} -> {'never' if label.distance_after is None else label.distance_after}"
+        )
+        console.print(f"    [{style}]{label.reason}: gold action {gold} (turns to go {distances})[/{style}]")
+
+
+def _show_chain(
+    console: Console,
+    chain: Chain,
+    branches: list[Turn],
+    advantages: dict[tuple[int, int | None], Advantage],
+) -> None:
+    from rich.markup import escape
+
+    for branch in sorted(branches, key=lambda turn: turn.turn):
+        if branch.pivot_turn == chain.pivot_turn:
+            advantage = advantages.get((branch.turn, branch.pivot_turn))
+            shown = _colour(sum(advantage.total) / max(1, len(advantage.total))) if advantage else ""
+            console.print(
+                f"      [green]recovery {branch.depth}[/green] {escape(_short(branch.observation))}"
+            )
+            console.print(f"        hint {escape(branch.gold_action or '')}")
+            console.print(f"        [cyan]> {escape(branch.action)}[/cyan]  {shown}")
+    detail = f": {escape(chain.detail)}" if chain.detail else ""
+    console.print(f"      [dim]recovery ended by {chain.stopped} after {chain.accepted} turns{detail}[/dim]")
+
+
+def _colour(advantage: float) -> str:
+    colour = "green" if advantage > 0 else "red" if advantage < 0 else "dim"
+    return f"[{colour}]advantage {advantage:+.4f}[/{colour}]"
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= OBSERVATION_CHARACTERS else f"{flat[: OBSERVATION_CHARACTERS - 1]}…"
