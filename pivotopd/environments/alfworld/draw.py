@@ -152,9 +152,13 @@ class _Drawing:
         others = [kind for kind in self.kind.objects if kind not in {made.target, twin} and self.homes(kind)]
         kinds = [self.pick(others) for _ in range(self.within(options.distractors) if others else 0)]
         if with_twin and twin and self.homes(twin):
-            kinds.insert(int(self.rng.integers(len(kinds) + 1)), twin)
+            for _ in range(options.twins):
+                kinds.insert(int(self.rng.integers(len(kinds) + 1)), twin)
         for kind in kinds:
             homes = self.homes(kind)
+            if kind == twin and options.apart:
+                mixed = {p for o, p in made.inside if made.objects[o] in {made.target, twin}}
+                homes = [place for place in homes if place not in mixed] or homes
             self.lay(self.add(kind), self.pick(homes), homes)
 
     def homes(self, kind: str) -> list[str]:

@@ -21,7 +21,9 @@ class GeneratorOptions:
         receptacles: How many receptacles; more where the task needs more.
         targets: How many objects of the goal's type; at least two for ``pick_two_obj_and_place``.
         distractors: How many other objects, lookalikes not counted.
-        lookalike: Share of games with one object that is easily taken for the goal's.
+        lookalike: Share of games with objects that are easily taken for the goal's.
+        twins: How many of them such a game has.
+        apart: They lie away from the goal's objects and from one another, where there is room.
         colocated: Share of receptacles that share the previous one's location.
         several_receptacles: Share of objects that are listed in two receptacles at once.
         unopenable: Share of cabinets and drawers that stand open for good.
@@ -42,6 +44,8 @@ class GeneratorOptions:
     targets: tuple[int, int] = (1, 3)
     distractors: tuple[int, int] = (4, 18)
     lookalike: float = 0.6
+    twins: int = 1
+    apart: bool = False
     colocated: float = 0.15
     several_receptacles: float = 0.08
     unopenable: float = 0.3
@@ -63,6 +67,8 @@ class GeneratorOptions:
                     f"The generator's range {name} is ({low}, {high}).",
                     mend=f"give two numbers, the first at least {least} and not above the second",
                 )
+        if self.twins < 1:
+            raise ConfigError(f"The generator's twins are {self.twins}.", mend="give at least 1")
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, float) and not 0 <= value <= 1:
@@ -81,7 +87,9 @@ PLAIN: Final = GeneratorOptions(
     receptacles=(5, 7),
     targets=(1, 1),
     distractors=(3, 5),
-    lookalike=0.85,
+    lookalike=0.8,
+    twins=2,
+    apart=True,
     colocated=0.0,
     several_receptacles=0.0,
     unopenable=0.0,
@@ -95,4 +103,8 @@ PLAIN: Final = GeneratorOptions(
     stale=0.0,
     gaps=0.0,
 )
-"""Small kitchens with one trap, the lookalike: what a student of half a million weights can learn."""
+"""Small kitchens with one trap, the lookalike: what a student of half a million weights can learn.
+
+A player that falls for the trap and never undoes it wins some 0.42 of them in 20 turns; one that undoes it
+wins nearly all.
+"""
