@@ -1,7 +1,7 @@
 """Evaluation: a fixed panel of tasks, and recovery from recorded pivotal mistakes.
 
-Method reference 7.5 in a small form. The panel is the first tasks by sorted id, with their content hashes, so
-it never depends on machine, worker or file order. The mistakes are the first oracle-pivotal turns of the start
+Method reference 7.5 in a small form. The panel is taken at equal steps from the tasks sorted by id, so it
+never depends on machine, worker or file order. The mistakes are the first oracle-pivotal turns of the start
 policy's failed episodes; every policy replays the same ones.
 """
 
@@ -73,6 +73,17 @@ class RecoveryRate:
     replays: int
     rate: float
     turns_mean: float | None
+
+
+def panel_of(tasks: Sequence[Task], count: int) -> list[Task]:
+    """Return a fixed panel: ``count`` tasks at equal steps through the sorted ids, all where there are fewer.
+
+    Ids of one task type lie together in the official games, so equal steps keep the types' shares.
+    """
+    ordered = sorted(tasks, key=lambda task: task.id)
+    if count >= len(ordered):
+        return ordered
+    return [ordered[place * len(ordered) // count] for place in range(count)]
 
 
 def panel_jobs(tasks: Sequence[Task], *, samples: int, seed: int) -> list[Job]:

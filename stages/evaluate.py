@@ -20,6 +20,7 @@ from pivotopd.evaluation import (
     RecoveryRate,
     find_mistakes,
     panel_jobs,
+    panel_of,
     recovery_jobs,
     summarise_panel,
     summarise_recovery,
@@ -50,7 +51,7 @@ def run(work: Work, job: Job) -> Artifact:
     """Evaluate a policy and publish its episodes and figures."""
     config, watch = work.config.evaluation, Stopwatch()
     split = work.config.environment.valid_split
-    tasks = list(work.environment.tasks(split))[: config.tasks]
+    tasks = panel_of(work.environment.tasks(split), config.tasks)
     engine = work.engine(job.inputs["policy"])
     ledger = Ledger(engine)
     player = _player(work, job, split)

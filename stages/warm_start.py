@@ -24,7 +24,14 @@ def reads(config: RunConfig) -> dict[str, Any]:
         "student": config.student.model_dump(mode="json"),
         "warm_start": config.warm_start.model_dump(mode="json"),
         "environment": config.environment.model_dump(
-            mode="json", include={"wording", "prompt", "max_turns", "history", "generated"}
+            mode="json",
+            include={
+                "wording": True,
+                "prompt": True,
+                "max_turns": True,
+                "history": True,
+                "generated": {"task_types"},
+            },
         ),
         "response_tokens": config.rollout.response_tokens,
         "prompt_tokens": config.rollout.prompt_tokens,
