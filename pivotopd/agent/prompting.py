@@ -1,6 +1,6 @@
 """From an episode so far to prompt ids: the history window, the length limit, hint and lesson.
 
-One turn is one prompt, rebuilt from the last ``history`` observation/action pairs (method reference 6.3, 6.4).
+One turn is one prompt, rebuilt from the last ``history`` observation/action pairs (paper App. D.4).
 A prompt that is too long loses its oldest pairs first. A hint or lesson may add up to ``HINT_TOKENS`` and
 never displaces the base part: the history is the one that the unhinted prompt kept.
 """
@@ -68,7 +68,9 @@ class Prompter:
                 return None
             kept = kept[1:]
 
-    def hinted(self, prompt: Prompt, *, hint: str | None = None, lesson: str | None = None) -> list[int] | None:
+    def hinted(
+        self, prompt: Prompt, *, hint: str | None = None, lesson: str | None = None
+    ) -> list[int] | None:
         """Return the ids of the same prompt with a hint or lesson, or None when it is too long."""
         view = replace(prompt.view, hint=hint, lesson=lesson)
         ids = self.codec.encode_prompt(self.wording.prompt(view))
