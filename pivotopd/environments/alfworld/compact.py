@@ -61,7 +61,9 @@ class CompactWording:
         lines += [f"-{short(_bare(seen))} > {_bare(action)}" for seen, action in view.history]
         lines.append(f"now{short(_bare(view.observation))}")
         if view.admissible is not None:
+            here = place_here(view.admissible)
             ways = "".join(f" {place}" for place in rotated(view.admissible))
+            lines += [f"here: {here}"] if here else []
             lines += [f"places:{ways}", f"do: {'; '.join(_others(view.admissible))}"]
         if view.hint is not None:
             lines.append(_HINT_MARK + view.hint)

@@ -1,6 +1,6 @@
 """A household agent with one gap, which reads nothing but the student's prompt.
 
-It sweeps the places in a fixed order, fetches, prepares and places what the task asks for. The gap: where
+It sweeps the places in a fixed order, takes, prepares and delivers what the task asks for. The gap: where
 it sees the object's lookalike and not the object, it takes the lookalike; and with a wrong object in hand it
 goes on sweeping and never puts it down. Everything else it does well.
 """
@@ -131,6 +131,7 @@ class Demonstrator:
             trap = self._find(now, self.lookalike)
             if trap:
                 return now.takeable[trap]
+            return self._search(now)
         if now.held is not None and kind_of(now.held) != self.target:
             return f"go to {now.walk[0]}"
         return self.informed_action(now)
@@ -147,12 +148,11 @@ class Demonstrator:
         """Return the summary of a situation that goes before an action, whoever chose the action."""
         if now.held is not None:
             wrong = kind_of(now.held) != self.target
-            ready = not wrong and self.tool is not None and now.held in now.treated
-            parts = [f"; hold {now.held}{' instead' * wrong}{' ready' * ready}"]
+            parts = [f"; hold {now.held}", " instead" if wrong else f"; for {self._wanted(now, now.held)}"]
         else:
             trap = self._find(now, self.lookalike)
-            found = self._find(now, self.target) or (f"{trap} instead" if trap else self._known(now))
-            parts = [f"; see {found or 'nothing'}"]
+            found = self._find(now, self.target) or (f"{trap} instead" if trap else "nothing")
+            parts = [f"; see {found}"]
         if action.startswith("go to "):
             parts.append(f"; next {action.removeprefix('go to ')}")
         return f"want {self.target}{''.join(parts)}"
@@ -182,12 +182,15 @@ class Demonstrator:
     def _search(now: Situation) -> str:
         return f"open {now.here}" if now.closed else f"go to {now.walk[0]}"
 
+    def _wanted(self, now: Situation, held: str) -> str:
+        """Return the kind of place where the target in the hand is needed next."""
+        return self.place if self.tool_place is None or held in now.treated else self.tool_place
+
     def _deliver(self, now: Situation, held: str) -> str:
-        prepared = self.tool is None or held in now.treated
-        if not prepared and now.here is not None and kind_of(now.here) == self.tool_place:
-            return f"{self.tool} {held} with {now.here}"
-        wanted = self.place if prepared else self.tool_place
+        wanted = self._wanted(now, held)
         if now.here is not None and kind_of(now.here) == wanted:
+            if wanted == self.tool_place and held not in now.treated:
+                return f"{self.tool} {held} with {now.here}"
             return now.leave or self._search(now)
         return next(
             (f"go to {place}" for place in now.walk if kind_of(place) == wanted), f"go to {now.walk[0]}"

@@ -29,11 +29,11 @@ _TOLD: Final = (
 )  # fmt: skip
 _PROMPT: Final = (
     *(f"\n-{told}" for told in _TOLD), *(f"\nnow{told}" for told in _TOLD),
-    "\nplaces:", "\ndo: look; inventory", "\ndo: ", "\n<hint>", "\n<lesson>",
+    "\nhere:", "\nplaces:", "\ndo: look; inventory", "\ndo: ", "\n<hint>", "\n<lesson>",
 )  # fmt: skip
 _REPLY: Final = (
     "<think>", "</think>", "<action>", "</action>", "</think><action>", "<think>want", "; see", "; hold",
-    "; next", " instead", " ready",
+    "; next", " instead", "; for",
     " normal", " hot", " cold", " and",
 )  # fmt: skip
 

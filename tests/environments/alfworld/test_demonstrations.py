@@ -127,14 +127,14 @@ def test_an_object_just_put_down_is_left_alone_for_two_turns() -> None:
     assert _now(_view(seen, *actions, history=(down, stay, stay)))[0] == "take tomato 1 from shelf 1"
 
 
-def test_a_target_seen_within_the_window_is_fetched() -> None:
+def test_only_the_informed_agent_goes_back_to_a_target_that_the_window_showed() -> None:
     shown = ("You arrive at shelf 1. On the shelf 1, you see an egg 1, and a apple 2.", "go to sinkbasin 1")
     empty = _view(
         "You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.",
         "examine sinkbasin 1",
         history=(shown,),
     )
-    assert _now(empty) == ("go to shelf 1", "go to shelf 1")
+    assert _now(empty) == ("go to countertop 1", "go to shelf 1")
     assert _now(replace(empty, history=())) == ("go to countertop 1", "go to countertop 1")
 
 

@@ -149,8 +149,8 @@ def test_full_prompt_of_a_later_turn() -> None:
         "Your task is to: put a clean mug in fridge.",
         "Search closed places.",
         "you have taken 4 step(s)",
-        "[Observation 3: 'You are in the middle of a room. Looking quickly around you, you see a cabinet 1.', "
-        "Action 3: 'go to cabinet 1']",
+        "[Observation 3: 'You are in the middle of a room. Looking quickly around you, you see a ",
+        "cabinet 1.', Action 3: 'go to cabinet 1']",
         "Action 4: 'go to cabinet 2']",
         "now at step 5",
         "Your current observation is: You arrive at cabinet 2.",
@@ -188,6 +188,7 @@ def test_compact_prompt() -> None:
         "- room > go to cabinet 1",
         "- at cabinet 1: mug 2 mug 1 > go to cabinet 2",
         "now at cabinet 2: closed",
+        "here: cabinet 2",
         "places: cabinet 10 fridge 1 cabinet 1",
         "do: look; inventory; examine cabinet 2; open cabinet 2",
         "<hint>open cabinet 2",
