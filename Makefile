@@ -6,6 +6,7 @@ STAMP := .venv/.installed
 TEST_WORKERS ?= 2
 TEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 # Tools of the virtual environment first: DeepSpeed looks for ninja on PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -18,7 +19,7 @@ export DS_ACCELERATOR ?= cpu
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
-	@echo "Variables: PYTHON=$(PYTHON) TEST_WORKERS=$(TEST_WORKERS) TEST_ARGS='-k rollout' DEMO_ARGS='iterations=2'"
+	@echo "Variables: PYTHON=$(PYTHON) TEST_WORKERS=$(TEST_WORKERS) TEST_ARGS='-k rollout' DEMO_ARGS='iterations=2' BENCH_ARGS=--quick"
 
 install: $(STAMP) ## set up .venv with the pinned versions (once)
 
@@ -43,8 +44,8 @@ lint: install ## ruff, mypy, import contracts, spelling, module length
 doctor: install ## say what this machine lacks, and how to mend it
 	@$(BIN)/pivotopd doctor
 
-bench: install ## measure the engine, the generator and one iteration; see benchmarks/
-	$(BIN)/python -m benchmarks
+bench: install ## measure the native against the stock engine (infra/stock_engine.sh first)
+	$(BIN)/python -m benchmarks.environment $(BENCH_ARGS)
 
 docs: install ## write the generated pages of docs/ again
 	$(BIN)/python -m flows.manual_cli
