@@ -1,7 +1,7 @@
 """A run's configuration: typed, strict, every default visible.
 
-Class defaults are the paper's ALFWorld recipe (method reference section 4), so any key in a file is the
-user's own deviation. :mod:`pivotopd.config_files` reads files and overrides and explains what is wrong.
+Class defaults are the paper's ALFWorld recipe (Tables S.2 and S.3), so any key in a file is the user's own
+deviation. :mod:`pivotopd.config_files` reads files and overrides and explains what is wrong.
 """
 
 from __future__ import annotations

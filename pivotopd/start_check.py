@@ -1,7 +1,7 @@
 """Does a warm-started student have one clean gap? It plays held-out games, with and without hints.
 
 A start from which PivotOPD learns fails often, by pivotal mistakes that it does not undo, and is competent in
-all else: its actions are admissible, and it follows a hint (platform reference, section 11).
+all else: its actions are admissible, and it follows a hint (docs/method.md, The tiny student).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes a tiny student on the spot: demonstrations, imitation, and a check of what came out.
 
-The recipe is of the platform reference, section 11: the student plays acceptably, makes one typical mistake,
+The recipe (docs/method.md, The tiny student): the student plays acceptably, makes one typical mistake,
 does not recover from it, and obeys a hint.
 """
 

@@ -154,7 +154,7 @@ class Wording(Protocol):
         ...
 
     def parse(self, response: str) -> Reply:
-        """Read a response (method reference 6.2). Total: every text gives a reply."""
+        """Read a response (docs/method.md, Replies and rewards). Total: every text gives a reply."""
         ...
 
     def normal_form(self, action: str) -> str:
@@ -162,7 +162,7 @@ class Wording(Protocol):
         ...
 
     def leaks(self, response: str) -> bool:
-        """Tell whether a recovery response mentions its hint (method reference 3.6)."""
+        """Tell whether a recovery response mentions its hint (paper App. B)."""
         ...
 
     def privileged(self, prompt: str) -> bool:

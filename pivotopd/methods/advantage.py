@@ -3,9 +3,9 @@
     A_row = R_i - b - penalty_row
     b     = mean over the group's episodes i of ( R_i - mean penalty of i's rows )
 
-Source: GRPO (arXiv 2402.03300) with PivotOPD's penalty on the score of the turn row, before group statistics
-(method reference 3.8 and 6.1). The statistics run over the G episodes, each counting once however many turns
-it has; without penalties A_row is R_i - mean(R).
+Source: GRPO (arXiv 2402.03300), with verl-agent's penalty on the score of the turn row, before group
+statistics; see docs/method.md, Advantages. The statistics run over the G episodes, each counting once however
+many turns it has; without penalties A_row is R_i - mean(R).
 """
 
 from __future__ import annotations

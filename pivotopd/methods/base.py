@@ -1,7 +1,7 @@
 """The interface of a method: rows and frozen-policy signals in, one advantage a response token out.
 
-The loop, the stages and the loss never name a method. Symbols follow the method reference: lO is the frozen
-student's log-probability without a hint, lT the same with one, A_RL the group-relative advantage.
+The loop, the stages and the loss never name a method. Symbols as in docs/method.md, Notation: lO is the
+frozen student's log-probability without a hint, lT the same with one, A_RL the group-relative advantage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pivot test: a candidate turn is pivotal if and only if the student's action is not the gold one.
 
-Method reference 3.3. Actions are compared in the environment's normal form; a response without an action in
-the required form is a mismatch.
+Paper App. B; see docs/method.md, Pivot test. Actions are compared in the environment's normal
+form; a response without an action in the required form is a mismatch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the game says about a state: lists, receptacles, the room, the object in the hand.
 
-The wire format is the stock engine's, to the byte, with its quirks (environments reference, 2.4).
+The wire format is the stock engine's, to the byte, with its quirks (docs/alfworld.md, Two engines).
 """
 
 from __future__ import annotations

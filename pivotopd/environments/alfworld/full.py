@@ -1,6 +1,6 @@
 """The paper's prompt form: role, task, recent history, observation, admissible actions, instructions.
 
-Structure after method reference 6.4; one form for the first turn, one for later turns.
+Structure after the paper's App. D.4; one form for the first turn, one for later turns.
 """
 
 from __future__ import annotations

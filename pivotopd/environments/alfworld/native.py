@@ -19,7 +19,7 @@ VERSION: Final = "native-1"
 """Changes whenever some text or rule of the engine does."""
 
 WIN_REWARD: Final = 10.0
-"""Reward of the turn that wins (method reference 6.1)."""
+"""Reward of the turn that wins (as verl-agent)."""
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from typing import Final
 from pivotopd.environments.base import Reply
 
 FALLBACK_CHARACTERS: Final = 30
-"""Characters from the end of a reply that are sent where it holds no action block (method reference 6.2)."""
+"""Characters from the end of a reply that are sent where it holds no action block, as in verl-agent."""
 
 _CJK: Final = re.compile(
     "[\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3040-\u30ff\u3100-\u31ff"
@@ -25,11 +25,11 @@ _LEAKS: Final = re.compile(
     r"|instructions?\s+above",
     re.IGNORECASE,
 )
-"""The paper's three families: a hint, a suggestion, a provided approach (method reference 3.6)."""
+"""The paper's three families: a hint, a suggestion, a provided approach (App. B)."""
 
 
 def parse_reply(response: str) -> Reply:
-    """Read a response by ALFWorld's reply rules (method reference 6.2). Every text gives a reply.
+    """Read a response by ALFWorld's reply rules, those of verl-agent. Every text gives a reply.
 
     Args:
         response: The decoded response, without special tokens.
