@@ -1,9 +1,11 @@
 """Recovery chains: after each pivotal turn, a hinted copy of the student writes what to do next.
 
-Method reference 3.6. All chains advance together, one depth at a time. Depth 1 starts from the recorded
-context after the mistake and needs no environment; deeper turns restore or replay the state once a chain and
-keep that instance. A response is kept when it commits to an action and does not mention its hint; its row
-carries the prompt without the hint.
+Paper sections 3.2-3.3 and Algorithm 1; see docs/method.md, Recovery chains.
+
+All chains advance together, one depth at a time. Depth 1 starts from the recorded context after the mistake
+and needs no environment; deeper turns restore or replay the state once a chain and keep that instance. A
+response is kept when it commits to an action and does not mention its hint; its row carries the prompt
+without the hint.
 """
 
 from __future__ import annotations
@@ -264,7 +266,7 @@ class Recoverer:
 
 
 def _choose(count: int, limit: int, run_seed: int, iteration: int) -> frozenset[int]:
-    """Choose which chains survive the cap, uniformly (method reference 3.6)."""
+    """Choose which chains survive the cap, uniformly (the paper does not say which)."""
     if count <= limit:
         return frozenset(range(count))
     drawn = rng_of("recovery cap", run_seed, iteration).choice(count, size=limit, replace=False)

@@ -1,7 +1,7 @@
 """Signals: every response scored by the frozen student, with and without privileged text.
 
-Method reference 3.7. All of it runs before the first optimizer step, so the policy itself is the frozen
-self-teacher and no second copy is held. Both terms of a log-ratio come from the same engine.
+Paper Eq. 4; see docs/method.md, Scoring. All of it runs before the first optimizer step, with the weights
+that played: they are the frozen self-teacher. Both terms of a log-ratio come from the same engine.
 """
 
 from __future__ import annotations

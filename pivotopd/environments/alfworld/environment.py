@@ -22,7 +22,7 @@ from pivotopd.environments.base import Env, EnvSpec, Task, View
 from pivotopd.errors import ConfigError, GameError
 
 INVALID_PENALTY: Final = 0.1
-"""Method reference 6.1."""
+"""Taken off the score of a turn with an invalid reply, as verl-agent does on ALFWorld."""
 
 HELD_OUT: Final = "valid"
 """Split that is held out of train where the games have none of this name."""
