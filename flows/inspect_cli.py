@@ -28,9 +28,22 @@ def inspect(
 
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     if episode is not None:
-        _show_episode(console, run, int(episode.split("/")[0]) if iteration is None else iteration, episode)
+        _show_episode(console, run, _iteration_of(episode) if iteration is None else iteration, episode)
     else:
         _show_run(console, run, iteration)
+
+
+def _iteration_of(episode: str) -> int:
+    from pivotopd.errors import ConfigError
+
+    first = episode.partition("/")[0]
+    if not first.isdecimal():
+        raise ConfigError(
+            f"{episode!r} is not an episode's id",
+            where="--episode",
+            mend="write ITERATION/TASK/SAMPLE: 0003/000/01",
+        )
+    return int(first)
 
 
 def _show_run(console: Console, run: str, iteration: int | None) -> None:
