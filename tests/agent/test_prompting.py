@@ -1,0 +1,88 @@
+"""Prompts: the window, the limit, and privileged text that never displaces the base part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pivotopd.agent.prompting import HINT_TOKENS
+from pivotopd.environments.alfworld.wording import PromptForm
+from pivotopd.environments.base import View
+from tests import play
+
+TASK = "Your task is to: put some mug on shelf."
+SEEN = "You arrive at shelf 1. On the shelf 1, you see a mug 1."
+ACTIONS = ("go to fridge 1", "look", "take mug 1 from shelf 1")
+FORMS: list[PromptForm] = ["compact", "full"]
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+pairs = st.lists(st.tuples(words, words), max_size=7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs, st.integers(0, 6), st.integers(20, 400), st.sampled_from(FORMS))
+def test_the_longest_window_that_fits_is_shown(
+    past: list[tuple[str, str]], history: int, limit: int, form: PromptForm
+) -> None:
+    prompter = play.prompter(form, history=history, prompt_tokens=limit)
+    turn = len(past)
+
+    def ids(count: int) -> list[int]:
+        view = View(TASK, tuple(past[turn - count :]), turn, SEEN, ACTIONS)
+        return play.codec().encode_prompt(prompter.wording.prompt(view))
+
+    fitting = [count for count in range(min(history, turn) + 1) if len(ids(count)) <= limit]
+    prompt = prompter.plain(TASK, past, turn, SEEN, ACTIONS)
+    if not fitting:
+        assert prompt is None
+        return
+    assert prompt is not None
+    kept = len(prompt.view.history)
+    assert prompt.ids == ids(kept)
+    assert len(prompt.ids) <= limit
+    assert prompt.view == View(TASK, tuple(past[turn - kept :]), turn, SEEN, ACTIONS)
+    if turn:  # in the full form the first turn shows no history at all, so any window fits
+        assert kept == max(fitting)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_privileged_text_is_added_to_the_same_prompt(form: PromptForm) -> None:
+    past = [("You are here.", "look"), ("You see.", "go to shelf 1")]
+    whole = play.prompter(form)
+    plain = whole.plain(TASK, past, 2, SEEN, ACTIONS)
+    assert plain is not None
+    assert not whole.wording.privileged(whole.wording.prompt(plain.view))
+    for hint, lesson in (("look", None), (None, "Look first."), ("look", "Look first.")):
+        ids = whole.hinted(plain, hint=hint, lesson=lesson)
+        text = whole.wording.prompt(replace(plain.view, hint=hint, lesson=lesson))
+        assert ids == play.codec().encode_prompt(text)
+        assert whole.wording.privileged(text)
+        assert len(ids) > len(plain.ids)
+    assert whole.hinted(plain) == plain.ids
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_hint_may_pass_the_limit_by_so_much_and_costs_no_history(form: PromptForm) -> None:
+    past = [("You are here.", "look"), ("You see.", "go to shelf 1")]
+    whole = play.prompter(form)
+    plain = whole.plain(TASK, past, 2, SEEN, ACTIONS)
+    assert plain is not None
+    exact = play.prompter(form, prompt_tokens=len(plain.ids))
+    same = exact.plain(TASK, past, 2, SEEN, ACTIONS)
+    assert same == plain
+    least = len(exact.hinted(same, lesson="x") or ()) - 1
+    room = len(plain.ids) + HINT_TOKENS - least
+    ids = exact.hinted(same, lesson="\u007f" * room)  # one token a byte
+    assert ids is not None
+    assert len(ids) == len(plain.ids) + HINT_TOKENS
+    assert exact.hinted(same, lesson="\u007f" * (room + 1)) is None
+
+
+def test_no_history_and_open_actions() -> None:
+    prompter = play.prompter(history=0)
+    prompt = prompter.plain(TASK, [("seen", "done")], 1, SEEN, None)
+    assert prompt is not None
+    assert prompt.view == View(TASK, (), 1, SEEN, None)
