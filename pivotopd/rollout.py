@@ -6,6 +6,7 @@ with a reason; it does not end the stage.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -158,7 +159,7 @@ class Player:
             if one.prompt
         ]
         completions = self.generator.generate(requests, self.sampling) if requests else []
-        self.counts.rounds += 1
+        self.counts.rounds += bool(requests)
         going: list[_Live] = []
         for one, request, completion in zip(asking, requests, completions, strict=True):
             try:
@@ -256,15 +257,18 @@ def training_jobs(
 ) -> list[Job]:
     """Return the jobs of an iteration: ``count`` tasks, ``group_size`` episodes each.
 
-    Tasks are walked in a fixed shuffled order that starts anew, reshuffled, when all were played.
+    Tasks are walked in a fixed shuffled order that starts anew, reshuffled, when all were played. A task that
+    comes twice in one iteration goes on with the next sample numbers, in its seeds only.
     """
     jobs = []
+    came: Counter[str] = Counter()
     for position in range(iteration * count, (iteration + 1) * count):
         lap, place = divmod(position, len(tasks))
         order = sorted(tasks, key=lambda task: seed_of("task order", run_seed, lap, task.id))
         task = order[place]
         group = f"{iteration:04d}/{position - iteration * count:03d}"
         for sample in range(group_size):
-            seed = seed_of("episode", run_seed, iteration, task.id, sample)
+            seed = seed_of("episode", run_seed, iteration, task.id, came[task.id] + sample)
             jobs.append(Job(f"{group}/{sample:02d}", task, group, sample, seed))
+        came[task.id] += group_size
     return jobs
