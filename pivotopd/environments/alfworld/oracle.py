@@ -1,7 +1,7 @@
 """The oracle: the exact number of turns that a state is away from winning, and the actions that shorten it.
 
-It sees everything, also what the student has not seen: a turn that looks for a hidden object is at best
-neutral to it. Say so with every number that rests on it. The paper uses an oracle for analysis only
+It sees everything, also what the student has not seen: a turn that looks for an object in the wrong place is
+at best neutral to it. Say so with every number that rests on it. The paper uses an oracle for analysis only
 (App. A); here it can also be the teacher (docs/method.md, The oracle as teacher).
 """
 
