@@ -18,7 +18,7 @@ from prefect.states import Failed
 
 from flows.tasks import run_job
 from pivotopd.config_files import dump_config, parse_config
-from pivotopd.errors import PivotError
+from pivotopd.errors import PivotError, Preempted
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.provenance import git_commit, package_versions
@@ -67,6 +67,7 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
         status = "FINISHED"
         return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:
+        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
         return Failed(message=str(error), data=error)
     except BaseException:
         status = "KILLED"

@@ -11,6 +11,7 @@ import typer
 from pivotopd.errors import ConfigError
 from pivotopd.exits import run_command
 from pivotopd.progress import Progress, silent
+from pivotopd.threads import set_threads
 from stages.metrics import metrics_of
 from stages.plan import LOOP, Plan
 from stages.runner import describe, perform
@@ -75,6 +76,8 @@ def run_stage(
         progress: Told how far a stage is.
     """
     work, plan = rerun(uri, stage, iteration, overrides, progress)
+    if not dry_run:
+        set_threads(work.config.threads)
     jobs = [job_of(plan, stage, iteration)]
     if follow and stage in LOOP and iteration is not None:
         later = plan.stages()[plan.stages().index(stage) + 1 :]

@@ -7,16 +7,20 @@ run that was killed finds what it had finished.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from pivotopd.artifacts import RunLayout
+from pivotopd.blobs import sha256_of
 from pivotopd.config import PretrainedStudent, RunConfig
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
+from pivotopd.errors import ArtifactError
 from pivotopd.manifest import stage_digest
 from pivotopd.methods.base import Needs
 from pivotopd.methods.registry import make_method
@@ -25,6 +29,8 @@ from stages.work import Job, Source
 
 LOOP: Final = ("rollout", "label", "recover", "update")
 """Stages of one iteration, in order."""
+_SETTINGS: Final = {".json", ".jinja", ".model", ".txt"}
+"""Files of a model folder beside its weights: configuration, generation settings, tokenizer, template."""
 
 
 @dataclass
@@ -59,10 +65,7 @@ class Plan:
         if self.base is not None:
             return self.base.start()
         if isinstance(self.config.student, PretrainedStudent):
-            from pivotopd.models.checkpoint import weights_digest
-
-            folder = self.config.student.path
-            return Source("", weights_digest(folder), folder)
+            return self._pretrained
         return self.warm_start().output
 
     def warm_start(self) -> Job:
@@ -123,6 +126,23 @@ class Plan:
     @property
     def _change(self) -> tuple[int, int]:
         return self.changed_from[0], LOOP.index(self.changed_from[1])
+
+    @cached_property
+    def _pretrained(self) -> Source:
+        """The model folder, named by all that makes it reply as it does: weights, settings and tokenizer."""
+        from pivotopd.models.checkpoint import weights_digest
+
+        assert isinstance(self.config.student, PretrainedStudent), "asked for only then"  # noqa: S101
+        folder = Path(self.config.student.path)
+        if not folder.is_dir():
+            raise ArtifactError(
+                "no such model folder", where=str(folder), mend="set student.path to a folder of a model"
+            )
+        digest = hashlib.sha256(weights_digest(folder).encode())
+        for file in sorted(folder.iterdir()):
+            if file.suffix in _SETTINGS and not file.name.endswith(".index.json"):
+                digest.update(f"{file.name} {sha256_of(file)}\n".encode())
+        return Source("", digest.hexdigest(), str(folder))
 
     def _output(self, stage: str, iteration: int) -> Source:
         return self.job(stage, iteration).output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import yaml
 
@@ -17,15 +18,24 @@ from pivotopd.progress import Progress, silent
 from stages.plan import LOOP, Plan
 from stages.work import Work
 
-_OUTSIDE_NAME = {"name", "root", "iterations", "threads", "tracking"}
-"""Keys that change where or how far a run goes, not what it is."""
+_OUTSIDE_NAME: Any = {
+    "name": True,
+    "root": True,
+    "iterations": True,
+    "threads": True,
+    "tracking": True,
+    "rollout": {"batch_episodes"},
+    "update": {"micro_batch_tokens"},
+    "evaluation": {"every"},
+}
+"""Keys that change where, how far or how fast a run goes, not what it is: with others it goes on."""
 
 
 def named(config: RunConfig) -> RunConfig:
     """Return the configuration with a run name; one is made of what the run is where none is given."""
     if config.name is not None:
         return config
-    identity = config.model_dump(mode="json", exclude={*_OUTSIDE_NAME})
+    identity = config.model_dump(mode="json", exclude=_OUTSIDE_NAME)
     digest = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
     name = f"{config.environment.name}-{config.method.name}-seed{config.seed}-{digest[:8]}"
     return config.model_copy(update={"name": name})

@@ -7,6 +7,7 @@ updates, and the checkpoint at ``RUN/checkpoints/<digest of this job>``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -47,7 +48,7 @@ def run(work: Work, job: Job) -> Artifact:
         rows, episodes, labels = _inputs(work, job)
         engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
     method = make_method(config.method, config.recovery.depth)
-    ledger = Ledger(engine)
+    ledgers = [Ledger(one) for one in ([engine] if reference is engine else [engine, reference])]
     with watch.phase("score"):
         scored = Signaller(work.prompter(job.inputs["policy"]), engine, reference, method.needs).score(
             rows, labels
@@ -72,7 +73,9 @@ def run(work: Work, job: Job) -> Artifact:
         )
         for row, signal, one, advantage in zip(rows, scored.signals, method_rows, advantages, strict=True)
     ]
-    scored_counts = ledger.counts()
+    scored_counts = Counter[str]()
+    for ledger in ledgers:
+        scored_counts.update(ledger.counts())
     with watch.phase("learn"):
         reports, weights = _learn(work, job, training)
     metrics = {**_signal_metrics(rows, scored, advantages), **_step_metrics(reports)}

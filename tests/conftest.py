@@ -27,3 +27,11 @@ def shared_data() -> Path:
     if not (folder / "alfworld").is_dir():
         pytest.skip(f"no real games at {folder} (set PIVOTOPD_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def student() -> Path:
+    """Folder of a small trained student; making it takes some 15 s, once a checkout."""
+    from tests.small_student import small_student
+
+    return small_student()

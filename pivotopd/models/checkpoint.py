@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,12 +98,27 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        policy.model.save_pretrained(folder)
+        with _no_bars():
+            policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
     except OSError as error:
         raise StorageError(
             f"cannot save the policy: {error}", where=str(folder), mend="check free space and permissions"
         ) from error
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keep transformers' progress bars off the screen, and leave its switch as it was."""
+    from transformers.utils import logging  # noqa: PLC0415 - heavy
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def check_finite(model: PreTrainedModel, *, where: str) -> None:
@@ -249,27 +265,22 @@ def _check_weights(path: Path) -> None:
 
 def _read_model(path: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - heavy
-    from transformers.utils import logging  # noqa: PLC0415 - heavy
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        with _no_bars():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                path,
+                config=config,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ArtifactError(
             f"the model cannot be built from its files: {error}", where=str(path), mend="restore the files"
         ) from error
-    finally:
-        if shown:
-            logging.enable_progress_bar()
     missing = sorted(report["missing_keys"])
     if missing:
         raise ArtifactError(

@@ -1,0 +1,218 @@
+"""The plan: a digest moves with what its stage reads and with nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pivotopd.artifacts import RunLayout
+from pivotopd.config import RunConfig
+from pivotopd.config_files import apply_overrides
+from pivotopd.errors import ArtifactError
+from stages.plan import LOOP, Plan
+from stages.runs import named
+
+NAMES = [(stage, iteration) for iteration in (0, 1) for stage in LOOP]
+
+
+def plan_of(overrides: list[str] | None = None, base: Plan | None = None, **place: Any) -> Plan:
+    config = RunConfig.model_validate(
+        {"name": "run", "environment": {"prompt": "compact", "generated": {"train": 4, "valid": 2}}}
+    )
+    return Plan(apply_overrides(config, overrides or []), RunLayout("root", "run"), base=base, **place)
+
+
+def digests(plan: Plan) -> dict[str, str]:
+    found = {
+        f"{stage} {iteration}": plan.job(stage, iteration).digest
+        for iteration in (0, 1)
+        for stage in plan.stages()
+    }
+    found |= {f"evaluate {iteration}": plan.evaluate(iteration).digest for iteration in (0, 1, 2)}
+    return found | {"warm_start": plan.warm_start().digest}
+
+
+def changed_by(*overrides: str) -> set[str]:
+    before, after = digests(plan_of()), digests(plan_of(list(overrides)))
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+AFTER_UPDATE_0 = {f"{stage} 1" for stage in LOOP} | {"evaluate 1", "evaluate 2"}
+
+
+def test_the_same_configuration_gives_the_same_digests() -> None:
+    assert digests(plan_of()) == digests(plan_of())
+    assert len(set(digests(plan_of()).values())) == 2 * len(LOOP) + 3 + 1
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "iterations=7",
+        "evaluation.every=3",
+        "threads=2",
+        "update.micro_batch_tokens=99",
+        "rollout.batch_episodes=3",
+        "root=elsewhere",
+        "tracking.enabled=false",
+        "tracking.experiment=other",
+    ],
+)
+def test_where_and_how_fast_a_run_goes_changes_nothing(override: str) -> None:
+    assert changed_by(override) == set()
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["iterations=7", "evaluation.every=3", "update.micro_batch_tokens=99", "rollout.batch_episodes=3"],
+)
+def test_it_also_leaves_the_name_of_a_nameless_run(override: str) -> None:
+    config = RunConfig()
+    assert named(apply_overrides(config, [override])).name == named(config).name
+    assert named(apply_overrides(config, ["seed=1"])).name != named(config).name
+    assert named(apply_overrides(config, ["update.learning_rate=1"])).name != named(config).name
+
+
+def test_recovery_depth_leaves_rollout_and_label_of_its_iteration() -> None:
+    assert changed_by("recovery.depth=1") == {"recover 0", "update 0"} | AFTER_UPDATE_0
+
+
+@pytest.mark.parametrize(
+    "override", ["method.prevention_weight=0.5", "method.recovery_clip_nats=1", "update.learning_rate=1e-3"]
+)
+def test_settings_of_method_and_update_leave_all_before_the_update(override: str) -> None:
+    assert changed_by(override) == {"update 0"} | AFTER_UPDATE_0
+
+
+def test_the_teacher_leaves_the_rollout() -> None:
+    assert changed_by("teacher.max_candidates=1") == {"label 0", "recover 0", "update 0"} | AFTER_UPDATE_0
+
+
+def test_the_evaluation_changes_no_policy() -> None:
+    assert changed_by("evaluation.temperature=1") == {f"evaluate {iteration}" for iteration in (0, 1, 2)}
+
+
+def test_the_seed_changes_the_whole_loop_but_neither_start_nor_its_evaluation() -> None:
+    assert changed_by("seed=1") == {f"{stage} 0" for stage in LOOP} | AFTER_UPDATE_0
+
+
+def test_the_warm_start_changes_everything() -> None:
+    assert changed_by("warm_start.steps=9") == set(digests(plan_of()))
+
+
+def test_other_games_change_what_plays_them() -> None:
+    changed = changed_by("environment.generated.seed=1")
+    assert changed | {"warm_start"} == set(digests(plan_of()))
+
+
+def test_grpo_neither_labels_nor_recovers() -> None:
+    plan = plan_of(["method=grpo"])
+    assert plan.stages() == ("rollout", "update")
+    assert set(plan.job("update", 0).inputs) == {"policy", "reference", "rollout"}
+    assert plan.job("rollout", 0).digest == plan_of().job("rollout", 0).digest, "both play the same first"
+
+
+def test_without_recovery_and_prevention_fewer_stages_are_needed() -> None:
+    assert plan_of(["recovery.depth=0"]).stages() == ("rollout", "label", "update")
+
+
+def test_a_job_names_its_inputs() -> None:
+    plan = plan_of()
+    update = plan.job("update", 0)
+    assert plan.policy(1).digest == update.digest
+    assert plan.policy(1).prefix == "run/checkpoints"
+    assert update.inputs["policy"] == update.inputs["reference"] == plan.start()
+    assert plan.job("update", 1).inputs["reference"] == plan.start()
+    assert plan.job("recover", 1).inputs == {
+        "policy": plan.policy(1),
+        "rollout": plan.job("rollout", 1).output,
+        "label": plan.job("label", 1).output,
+    }
+    assert "start" not in plan.evaluate(0).inputs
+    assert plan.evaluate(2).inputs["start"] == plan.evaluate(0).output
+
+
+def test_the_order_in_which_jobs_are_asked_for_does_not_matter() -> None:
+    backwards = plan_of()
+    found = {(stage, i): backwards.job(stage, i).digest for stage, i in reversed(NAMES)}
+    forwards = plan_of()
+    assert found == {(stage, i): forwards.job(stage, i).digest for stage, i in NAMES}
+
+
+def test_a_long_plan_is_not_deep() -> None:
+    plan = plan_of(["iterations=400"])
+    last = plan.evaluate(400)
+    assert last.inputs["policy"] == plan.policy(400)
+    listed = [plan.job(stage, iteration) for iteration in range(400) for stage in plan.stages()]
+    assert len({job.digest for job in listed}) == 1600
+
+
+# ------------------------------------------------------------------------- reruns
+
+
+def test_before_the_changed_stage_a_rerun_keeps_the_digests() -> None:
+    base = plan_of()
+    rerun = plan_of(["recovery.depth=1", "rollout.temperature=0.5"], base, changed_from=(1, "recover"))
+    for stage, iteration in NAMES:
+        same = rerun.job(stage, iteration).digest == base.job(stage, iteration).digest
+        assert same == ((iteration, LOOP.index(stage)) < (1, LOOP.index("recover"))), (stage, iteration)
+    assert rerun.policy(1) == base.policy(1)
+    assert rerun.policy(2) != base.policy(2)
+
+
+def test_a_rerun_of_an_update_reads_what_was_stored() -> None:
+    base = plan_of()
+    rerun = plan_of(["method.prevention_weight=1"], base, changed_from=(1, "update"))
+    inputs = rerun.job("update", 1).inputs
+    assert inputs == base.job("update", 1).inputs
+    assert rerun.job("update", 1).digest != base.job("update", 1).digest
+
+
+def test_evaluating_on_other_games_keeps_the_policies() -> None:
+    base = plan_of()
+    other = plan_of(["environment.generated.seed=5"], base, changed_from=(10**9, "rollout"))
+    assert other.evaluate(2).inputs["policy"] == base.evaluate(2).inputs["policy"]
+    assert other.evaluate(2).inputs["data"] != base.evaluate(2).inputs["data"]
+    assert other.evaluate(2).digest != base.evaluate(2).digest
+    assert other.evaluate(2).inputs["start"] == other.evaluate(0).output
+
+
+# ------------------------------------------------------------------ pretrained students
+
+
+@pytest.fixture
+def pretrained(student: Path, tmp_path: Path) -> Callable[[], str]:
+    folder = tmp_path / "student"
+    shutil.copytree(student, folder)
+
+    def digest() -> str:
+        return plan_of([f"student={{kind: pretrained, path: {folder}}}"]).start().digest
+
+    return digest
+
+
+def test_a_student_is_named_by_its_content(student: Path, pretrained: Callable[[], str]) -> None:
+    elsewhere = plan_of([f"student={{kind: pretrained, path: {student}}}"])
+    assert elsewhere.start().digest == pretrained()
+    assert elsewhere.start().folder == str(student)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "config.json"])
+def test_another_tokenizer_or_setting_is_another_student(
+    name: str, pretrained: Callable[[], str], tmp_path: Path
+) -> None:
+    before = pretrained()
+    file = tmp_path / "student" / name
+    file.write_text(file.read_text() + "\n")
+    assert pretrained() != before
+
+
+def test_a_student_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
+    plan = plan_of([f"student={{kind: pretrained, path: {tmp_path / 'none'}}}"])
+    with pytest.raises(ArtifactError, match="no such model folder"):
+        plan.start()
