@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.replay import Reach, reach
@@ -20,6 +21,8 @@ from pivotopd.records import Turn
 from pivotopd.rollout import Job, Played, Start
 from pivotopd.seeds import seed_of
 from pivotopd.teacher.base import Transcript
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,11 @@ def panel_of(tasks: Sequence[Task], count: int) -> list[Task]:
 
     Ids of one task type lie together in the official games, so equal steps keep the types' shares.
     """
-    ordered = sorted(tasks, key=lambda task: task.id)
+    return _at_equal_steps(sorted(tasks, key=lambda task: task.id), count)
+
+
+def _at_equal_steps(ordered: list[T], count: int) -> list[T]:
+    """Return ``count`` items spread over a list, or all where there are fewer."""
     if count >= len(ordered):
         return ordered
     return [ordered[place * len(ordered) // count] for place in range(count)]
@@ -129,16 +136,14 @@ def summarise_panel(played: Iterable[Played]) -> Panel:
 def find_mistakes(
     environment: Environment, transcripts: Iterable[Transcript], *, limit: int
 ) -> tuple[list[Mistake], int]:
-    """Return the first oracle-pivotal turn of each failed episode, at most ``limit`` by episode id.
+    """Return the first oracle-pivotal turn of each failed episode; of more than ``limit``, some at equal steps.
 
     Returns:
-        The mistakes, and the number of episodes left out because a search was given up.
+        The mistakes, by episode id, and the number of episodes left out because a search was given up.
     """
-    mistakes: list[Mistake] = []
+    found: list[Mistake] = []
     given_up = 0
     for transcript in sorted(transcripts, key=lambda one: one.episode.episode):
-        if len(mistakes) >= limit:
-            break
         if transcript.episode.won:
             continue
         try:
@@ -147,8 +152,8 @@ def find_mistakes(
             given_up += 1
             continue
         if mistake is not None:
-            mistakes.append(mistake)
-    return mistakes, given_up
+            found.append(mistake)
+    return _at_equal_steps(found, limit), given_up
 
 
 def _first_mistake(environment: Environment, transcript: Transcript) -> Mistake | None:
