@@ -136,7 +136,7 @@ def summarise_panel(played: Iterable[Played]) -> Panel:
 def find_mistakes(
     environment: Environment, transcripts: Iterable[Transcript], *, limit: int
 ) -> tuple[list[Mistake], int]:
-    """Return the first oracle-pivotal turn of each failed episode; of more than ``limit``, some at equal steps.
+    """Return the first oracle-pivotal turn of each failed episode, at equal steps where they are too many.
 
     Returns:
         The mistakes, by episode id, and the number of episodes left out because a search was given up.

@@ -41,7 +41,8 @@ def parse_reply(response: str) -> Reply:
     """
     text = response.lower()
     thought, _ = _block(text, "think")
-    action, committed = _block(text, "action")
+    action, _ = _block(text, "action")
+    committed = bool(action.strip())  # an empty block names nothing
     if not committed:
         action = text[-FALLBACK_CHARACTERS:]
     thinks = "<think>" in text and "</think>" in text
