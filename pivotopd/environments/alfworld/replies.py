@@ -40,8 +40,7 @@ def parse_reply(response: str) -> Reply:
         is not looked at.
     """
     text = response.lower()
-    thought, _ = _block(text, "think")
-    action, _ = _block(text, "action")
+    thought, action = _block(text, "think"), _block(text, "action")
     committed = bool(action.strip())  # an empty block names nothing
     if not committed:
         action = text[-FALLBACK_CHARACTERS:]
@@ -50,14 +49,11 @@ def parse_reply(response: str) -> Reply:
     return Reply(action=action.strip(), committed=committed, valid=valid, thought=thought.strip())
 
 
-def _block(text: str, tag: str) -> tuple[str, bool]:
-    """Return what stands between the first opening tag and the first closing tag after it."""
-    start = text.find(f"<{tag}>")
-    if start < 0:
-        return "", False
-    start += len(tag) + 2
-    end = text.find(f"</{tag}>", start)
-    return ("", False) if end < 0 else (text[start:end], True)
+def _block(text: str, tag: str) -> str:
+    """Return what stands between the first opening tag and the first closing tag after it, else nothing."""
+    _, opened, rest = text.partition(f"<{tag}>")
+    inside, closed, _ = rest.partition(f"</{tag}>")
+    return inside if opened and closed else ""
 
 
 def normal_form(action: str) -> str:
