@@ -73,7 +73,7 @@ REPLIES = [
     ("a</think>b<think><action>look</action>", Reply("look", True, True, "")),
     ("</action><action>look</action>", Reply("look", True, False, "")),
     ("", Reply("", False, False, "")),
-    ("<think>a</think><action></action>", Reply("a</think><action></action>"[-30:], False, False, "a")),
+    ("<think>a</think><action></action>", Reply("ink>a</think><action></action>", False, False, "a")),
 ]
 
 
