@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pivotopd.environments.alfworld.engine import WordingStyle
 from pivotopd.environments.alfworld.problem import State
@@ -69,14 +69,43 @@ def from_bytes(data: bytes, where: str) -> Snapshot:
         values = [_value(name, state.pop(name)) for name in State._fields]
         if state:
             raise ValueError(f"unknown parts {sorted(state)}")
-        return Snapshot(state=State(*values), **fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        snapshot = Snapshot(state=State(*values), **fields)
+        _check_fields(snapshot)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EnvironmentFault(
             f"The stored state is damaged: {error}", where=where, mend="rerun the rollout stage"
         ) from error
+    return snapshot
 
 
 def _value(name: str, stored: Any) -> Any:
-    if not isinstance(stored, list):
-        return stored
-    return frozenset(tuple(item) for item in stored) if name in _PAIRS else frozenset(stored)
+    """Read one part of a state: a name, a set of names, or a set of pairs of names."""
+    if name == "location" or (name == "held" and stored is not None):
+        names, value = [stored], stored
+    elif name == "held":
+        names, value = [], stored
+    elif not isinstance(stored, list):
+        raise ValueError(f"{name} is no list")
+    elif name in _PAIRS:
+        if not all(isinstance(item, list) and len(item) == 2 for item in stored):
+            raise ValueError(f"{name} holds other things than pairs")
+        names, value = [one for item in stored for one in item], frozenset(map(tuple, stored))
+    else:
+        names, value = stored, frozenset(stored)
+    if not all(isinstance(one, str) for one in names):
+        raise ValueError(f"{name} holds what is no name")
+    return value
+
+
+def _check_fields(snapshot: Snapshot) -> None:
+    """Refuse other values than play gives."""
+    texts = (snapshot.task_id, snapshot.content_hash, snapshot.observation)
+    right = (
+        all(isinstance(text, str) for text in texts)
+        and snapshot.wording in get_args(WordingStyle)
+        and type(snapshot.turns) is int
+        and snapshot.turns >= 0
+        and isinstance(snapshot.valid, bool)
+    )
+    if not right:
+        raise ValueError("a field has a value that play never gives")
