@@ -107,6 +107,8 @@ class Recoverer:
         Raises:
             ArtifactError: A recorded prompt cannot be rebuilt: the rows come from other settings.
         """
+        if not self.depth:
+            return Recovered([], [])
         fates: list[Chain] = []
         pivots: list[Label] = []
         for label in sorted((one for one in labels if one.pivotal), key=lambda one: (one.episode, one.turn)):
@@ -119,7 +121,7 @@ class Recoverer:
         chains = [
             self._begin(transcripts[label.episode], label.turn)
             for index, label in enumerate(pivots)
-            if index in chosen and self.depth
+            if index in chosen
         ]
         for depth in range(1, self.depth + 1):
             self._deepen([chain for chain in chains if chain.stopped is None], depth)
@@ -194,7 +196,7 @@ class Recoverer:
         if completion.finish_reason == "length":
             chain.stop("truncated_response")
             return None
-        if not reply.committed:
+        if not (reply.committed and reply.action):
             chain.stop("no_action", text[-80:])
             return None
         if self.prompter.wording.leaks(text):
@@ -244,7 +246,8 @@ class Recoverer:
         if chain.env is None:
             chain.env = self.environment.open()
             transcript = chain.transcript
-            restored = self.how == "snapshot" and chain.snapshot is not None
+            stored = chain.snapshot is not None and chain.env.spec.fork == "value"
+            restored = self.how == "snapshot" and stored
             self.counts.restores += restored
             self.counts.replays += not restored
             self.counts.env_steps += 0 if restored else turn
