@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pivotopd.agent.prompting import Prompter
+from pivotopd.errors import ArtifactError
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
 from pivotopd.records import Label, Signal, Turn
@@ -48,6 +49,9 @@ class Signaller:
         Args:
             rows: Rollout and recovery rows.
             labels: Labels of the rollout's episodes.
+
+        Raises:
+            ArtifactError: A prompt to be hinted cannot be rebuilt: the rows come from other settings.
         """
         gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
         lessons = {label.episode: label.lesson for label in labels if label.lesson}
@@ -117,11 +121,20 @@ class Signaller:
     def _rebuilt(
         self, row: Turn, episode: Sequence[Turn], *, hint: str | None = None, lesson: str | None = None
     ) -> list[int] | None:
-        """Rebuild a rollout row's prompt with privileged text; None when it is too long."""
+        """Rebuild a rollout row's prompt with privileged text; None when it is too long.
+
+        Raises:
+            ArtifactError: Without that text it is not the row's prompt: both scores would differ by more.
+        """
         pairs = [(past.observation, past.action) for past in episode[: row.turn]]
         admissible = tuple(row.admissible) if row.admissible is not None else None
         prompt = self.prompter.plain(row.instruction, pairs, row.turn, row.observation, admissible)
-        return self.prompter.hinted(prompt, hint=hint, lesson=lesson) if prompt else None
+        if prompt is None or prompt.ids != list(row.prompt_ids):
+            raise ArtifactError(
+                f"the recorded prompt of episode {row.episode}, turn {row.turn} cannot be rebuilt",
+                mend="tokenizer, prompt or history settings are not the rollout's; rerun that stage",
+            )
+        return self.prompter.hinted(prompt, hint=hint, lesson=lesson)
 
 
 def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:

@@ -1,0 +1,241 @@
+"""Signals: which prompts are scored, by whom, and that they are the engine's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from pivotopd.agent.prompting import HINT_TOKENS
+from pivotopd.config import TinyStudent
+from pivotopd.errors import ArtifactError
+from pivotopd.methods.base import Needs
+from pivotopd.models.base import Nats, Request, Sampling, ScoreRequest
+from pivotopd.models.checkpoint import make_policy
+from pivotopd.models.tiny import build_model
+from pivotopd.models.transformers_engine import TransformersEngine
+from pivotopd.records import Label, Signal, Turn, from_table, to_table
+from pivotopd.scoring import Scored, Signaller
+from pivotopd.teacher.base import Candidate, Reading
+from pivotopd.teacher.pivots import labels_of
+from tests import play
+from tests.test_recovery import episode, oracle_labels, recovered, recoverer
+
+ALL = Needs(labels=True, recovery_depth=2, gold_hint=True, lesson=True)
+LESSON = "look before you go"
+
+
+def engine(seed: int) -> TransformersEngine:
+    """A random model, sharpened so that a hint moves its probabilities clearly."""
+    tokenizer = play.codec().tokenizer
+    model = build_model(
+        TinyStudent(layers=1, hidden=16, heads=2, kv_heads=1, intermediate=32), tokenizer, seed
+    )
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 8
+    return TransformersEngine(make_policy(model, tokenizer))
+
+
+@pytest.fixture(scope="module")
+def policy() -> TransformersEngine:
+    return engine(0)
+
+
+@dataclass
+class Counting:
+    """A scorer that answers with its number, and keeps the requests."""
+
+    value: float
+    asked: list[ScoreRequest] = field(default_factory=list)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
+        self.asked += requests
+        return [np.full(len(one.response_ids), self.value, np.float32) for one in requests]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two episodes with their labels and the recovery rows of one."""
+
+    rollout: list[Turn]
+    recovery: list[Turn]
+    labels: list[Label]
+
+    @property
+    def rows(self) -> list[Turn]:
+        return [*self.rollout, *self.recovery]
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    lost = episode(play.lose(play.environment().tasks("train")[0], {3}, 8))
+    won = episode(play.plan(play.environment().tasks("train")[1], {2, 4}), "won", 1)
+    labels = oracle_labels(lost, won)
+    recovery = recovered(recoverer(), labels, lost, won).turns
+    labels = [replace(one, lesson=LESSON) if one.episode == "e" else one for one in labels]
+    return Case([*lost.turns, *won.turns], recovery, labels)
+
+
+def scored(case: Case, needs: Needs = ALL, rows: Sequence[Turn] | None = None) -> tuple[Scored, Counting]:
+    one = Counting(-1.0)
+    return Signaller(play.prompter(), one, one, needs).score(rows or case.rows, case.labels), one
+
+
+def has(signals: Sequence[Signal], name: str) -> list[tuple[str, str, int]]:
+    return [(one.source, one.episode, one.turn) for one in signals if getattr(one, name) is not None]
+
+
+PIVOTS = [("rollout", "e", 3), ("rollout", "won", 2), ("rollout", "won", 4)]
+
+
+def test_hints_are_scored_on_pivots_and_recoveries_and_lessons_on_the_rollout(case: Case) -> None:
+    found, _ = scored(case)
+    branch = [("recovery", row.episode, row.turn) for row in case.recovery]
+    assert len(branch) == 6
+    assert has(found.signals, "hinted_nats") == [*PIVOTS, *branch]
+    assert has(found.signals, "lesson_nats") == [("rollout", "e", turn) for turn in range(8)]
+    assert [(one.episode, one.turn, one.source, one.pivot_turn) for one in found.signals] == [
+        (row.episode, row.turn, row.source, row.pivot_turn) for row in case.rows
+    ]
+    assert (found.hints_too_long, found.lessons_too_long) == (0, 0)
+    assert from_table(Signal, to_table(Signal, found.signals), "here") == found.signals
+
+
+@pytest.mark.parametrize(
+    ("needs", "pivots", "lessons"),
+    [(Needs(), 0, 0), (Needs(gold_hint=True), 3, 0), (Needs(lesson=True), 0, 8)],
+)
+def test_only_what_a_method_needs_is_scored_but_recoveries_always(
+    case: Case, needs: Needs, pivots: int, lessons: int
+) -> None:
+    found, one = scored(case, needs)
+    assert len(has(found.signals, "hinted_nats")) == pivots + 6
+    assert len(has(found.signals, "lesson_nats")) == lessons
+    assert len(one.asked) == len(case.rows) + pivots + 6 + lessons
+
+
+def test_labels_that_are_not_pivotal_give_no_hint(case: Case) -> None:
+    labels = [replace(one, pivotal=False, reason="agrees") for one in case.labels]
+    found, _ = scored(replace(case, labels=labels))
+    assert all(source == "recovery" for source, _, _ in has(found.signals, "hinted_nats"))
+    assert len(has(found.signals, "lesson_nats")) == 8  # a lesson needs no pivot
+
+
+def test_every_number_is_the_engines_own_under_the_right_prompt(
+    case: Case, policy: TransformersEngine
+) -> None:
+    reference = engine(1)
+    found = Signaller(play.prompter(), policy, reference, ALL).score(case.rows, case.labels)
+    gold = {(one.episode, one.turn): one.gold_action for one in case.labels if one.pivotal}
+    for row, signal in zip(case.rows, found.signals, strict=True):
+        plain_text = play.codec().decode(row.prompt_ids)[0]
+        prompts = {"plain_nats": (policy, plain_text), "reference_nats": (reference, plain_text)}
+        hint = row.gold_action if row.source == "recovery" else gold.get((row.episode, row.turn))
+        if hint:
+            prompts["hinted_nats"] = (policy, f"{plain_text}\n<hint>{hint}")
+        if row.source == "rollout" and row.episode == "e":
+            task, _, rest = plain_text.partition("\n")
+            prompts["lesson_nats"] = (policy, f"{task}\n<lesson> {LESSON}\n{rest}")
+        for name in ("plain_nats", "reference_nats", "hinted_nats", "lesson_nats"):
+            values = getattr(signal, name)
+            if name not in prompts:
+                assert values is None
+                continue
+            scorer, text = prompts[name]
+            ids = play.codec().encode_prompt(text)
+            (expected,) = scorer.score([ScoreRequest(ids, row.response_ids)])
+            assert len(values) == len(row.response_ids)
+            np.testing.assert_allclose(values, expected, atol=1e-4)
+            if name in ("hinted_nats", "lesson_nats"):
+                assert np.abs(np.array(values) - np.array(signal.plain_nats)).max() > 1e-3
+    assert found.signals[0].plain_nats != found.signals[0].reference_nats
+
+
+def test_in_the_first_iteration_the_policy_is_its_own_reference(case: Case) -> None:
+    one, other = Counting(-1.0), Counting(-2.0)
+    found = Signaller(play.prompter(), one, one, Needs()).score(case.rollout, [])
+    assert len(one.asked) == len(case.rollout)
+    assert all(signal.reference_nats == signal.plain_nats for signal in found.signals)
+    found = Signaller(play.prompter(), one, other, Needs()).score(case.rollout, [])
+    assert [request.prompt_ids for request in other.asked] == [row.prompt_ids for row in case.rollout]
+    assert {value for signal in found.signals for value in signal.reference_nats} == {-2.0}
+
+
+def test_hints_and_lessons_that_do_not_fit_are_skipped_and_counted(case: Case) -> None:
+    limit = max(len(row.prompt_ids) for row in case.rollout)
+    tight = play.prompter(prompt_tokens=limit)
+    long = "\u007f" * (limit + HINT_TOKENS)
+    labels = [
+        replace(one, gold_action=long if one.episode == "won" else one.gold_action,
+                lesson=long if one.episode == "e" else LESSON) for one in case.labels
+    ]  # fmt: skip
+    one = Counting(-1.0)
+    found = Signaller(tight, one, one, ALL).score(case.rollout, labels)
+    assert (found.hints_too_long, found.lessons_too_long) == (2, 8)
+    assert has(found.signals, "hinted_nats") == [("rollout", "e", 3)]
+    assert {episode for _, episode, _ in has(found.signals, "lesson_nats")} == {"won"}
+    assert all(len(request.prompt_ids) <= limit + HINT_TOKENS for request in one.asked)
+
+
+def test_the_order_of_the_rows_does_not_matter(case: Case) -> None:
+    rows = list(reversed(case.rows))
+    found, _ = scored(case)
+    assert list(reversed(scored(case, rows=rows)[0].signals)) == found.signals
+
+
+@pytest.mark.parametrize("history", [0, 2])
+def test_a_prompt_that_is_not_the_rows_own_is_never_hinted(case: Case, history: int) -> None:
+    one = Counting(-1.0)
+    other = Signaller(play.prompter(history=history), one, one, ALL)
+    with pytest.raises(ArtifactError, match="cannot be rebuilt"):
+        other.score(case.rollout, case.labels)
+    other = Signaller(play.prompter(), one, one, ALL)
+    with pytest.raises(ArtifactError, match="cannot be rebuilt"):
+        other.score(case.rollout[1:], case.labels)  # an episode without its first turn
+
+
+def test_the_sign_of_the_distillation_advantage(policy: TransformersEngine) -> None:
+    """T7: its expected sum is KL under the hinted student, and minus another KL under the plain one."""
+    task = play.environment().tasks("train")[0]
+    seen = play.environment().open().reset(task, 0)
+    prompter = play.prompter()
+    plain = prompter.plain(play.environment().instruction(task), [], 0, seen.observation, seen.admissible)
+    assert plain is not None
+    hint = "go to fridge 1"
+    hinted = prompter.hinted(plain, hint=hint)
+    assert hinted is not None
+    sampling, count = Sampling(1.0, 3), 96
+    base = play.made_turn(
+        0, prompt_ids=plain.ids, instruction=play.environment().instruction(task),
+        observation=seen.observation, admissible=seen.admissible,
+    )  # fmt: skip
+
+    def rows(prompt: list[int], row: Turn) -> list[Turn]:
+        requests = [Request(prompt, seed) for seed in range(count)]
+        return [
+            replace(row, episode=f"{row.source}/{seed}", response_ids=one.response_ids.tolist())
+            for seed, one in enumerate(policy.generate(requests, sampling))
+        ]
+
+    branched = replace(base, source="recovery", hinted_prompt_ids=hinted, pivot_turn=0, depth=1)
+    branch, recorded = rows(hinted, branched), rows(plain.ids, base)
+    labels = [
+        replace(label, episode=row.episode)
+        for row in recorded
+        for label in labels_of(pivot(hint), [row], play.environment().wording, "t", 5)
+    ]
+    found = Signaller(prompter, policy, policy, ALL).score([*branch, *recorded], labels)
+    sums = np.array(
+        [np.sum(np.subtract(one.hinted_nats or (), one.plain_nats)) for one in found.signals], np.float64
+    )
+    forward, reverse = sums[:count], sums[count:]
+    error = max(forward.std(), reverse.std()) / np.sqrt(count)
+    assert forward.mean() > max(0.05, error)
+    assert reverse.mean() < -max(0.05, error)
+
+
+def pivot(hint: str) -> Reading:
+    return Reading((Candidate(0, hint, hint),))
