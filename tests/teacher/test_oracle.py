@@ -1,4 +1,4 @@
-"""The oracle as a teacher: the turns after which the distance grew, and actions that the student could know."""
+"""The oracle as a teacher: the turns after which the distance grew, and actions fit to be known."""
 
 from __future__ import annotations
 
