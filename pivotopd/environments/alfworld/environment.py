@@ -124,10 +124,14 @@ class AlfworldEnvironment:
         return load_games(self._section.games)
 
     def _without_or_only_held_out(self, train: Sequence[Game], split: str) -> list[Game]:
-        """Hold games out of train by their content, so that file order and additions do not move the rest."""
-        count = min(self._section.holdout, max(1, len(train) // 10))
-        held = {game.id for game in sorted(train, key=lambda game: game.content_hash)[:count]}
-        return [game for game in train if (game.id in held) == (split == HELD_OUT)]
+        """Hold contents out of train, so that file order does not matter and no content is on both sides.
+
+        At most a tenth of the contents, but at least one as long as another one stays in train.
+        """
+        contents = sorted({game.content_hash for game in train})
+        count = min(self._section.holdout, max(1, len(contents) // 10), max(0, len(contents) - 1))
+        held = set(contents[:count])
+        return [game for game in train if (game.content_hash in held) == (split == HELD_OUT)]
 
 
 class AlfworldOracle:
