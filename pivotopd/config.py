@@ -101,15 +101,15 @@ class WarmStartSection(Section):
 
     seed: int = 0
     """Seed of games, demonstrations and weights; apart from the run's seed, so that runs share one start."""
-    games: Count = 10_000
-    """Generated games that are demonstrated; disjoint from every other split."""
+    games: Count = 3_000
+    """Generated games that are demonstrated; no held-out game is among them."""
     steps: Count = 2_400
     """Optimizer steps."""
-    batch_rows: Count = 32
+    batch_rows: Count = 16
     """Rows a step."""
-    learning_rate: Positive = 2e-3
+    learning_rate: Positive = 1.5e-3
     """Peak of a cosine schedule."""
-    prompt_weight: NonNegative = 0.2
+    prompt_weight: NonNegative = 0.1
     """Weight of prompt tokens in the loss; response tokens weigh 1."""
     hinted_share: Share = 0.35
     """Share of rows with a hint in the prompt, which the response obeys."""
