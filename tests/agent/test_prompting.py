@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivotopd.agent.prompting import HINT_TOKENS
-from pivotopd.environments.alfworld.wording import PromptForm
+from pivotopd.environments.alfworld.wording import PromptForm, make_wording
 from pivotopd.environments.base import View
 from tests import play
 
@@ -23,17 +23,19 @@ pairs = st.lists(st.tuples(words, words), max_size=7)
 
 
 @settings(max_examples=60, deadline=None)
-@given(pairs, st.integers(0, 6), st.integers(20, 400), st.sampled_from(FORMS))
+@given(pairs, st.integers(0, 6), st.integers(-2, 120), st.sampled_from(FORMS))
 def test_the_longest_window_that_fits_is_shown(
-    past: list[tuple[str, str]], history: int, limit: int, form: PromptForm
+    past: list[tuple[str, str]], history: int, room: int, form: PromptForm
 ) -> None:
-    prompter = play.prompter(form, history=history, prompt_tokens=limit)
-    turn = len(past)
+    turn, wording = len(past), make_wording(form)
+    past = [(f"{number} {seen}", act) for number, (seen, act) in enumerate(past)]
 
     def ids(count: int) -> list[int]:
         view = View(TASK, tuple(past[turn - count :]), turn, SEEN, ACTIONS)
-        return play.codec().encode_prompt(prompter.wording.prompt(view))
+        return play.codec().encode_prompt(wording.prompt(view))
 
+    limit = len(ids(0)) + room
+    prompter = play.prompter(form, history=history, prompt_tokens=limit)
     fitting = [count for count in range(min(history, turn) + 1) if len(ids(count)) <= limit]
     prompt = prompter.plain(TASK, past, turn, SEEN, ACTIONS)
     if not fitting:

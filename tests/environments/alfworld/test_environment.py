@@ -197,7 +197,7 @@ def test_the_stock_engine_plays_beside_its_twin(stock_engine: str, monkeypatch: 
     monkeypatch.setattr(
         NativeEnv, "step", lambda self, action: replace(native.reset(task, 0), observation="Else.")
     )
-    with pytest.raises(ReplayDivergence, match="engines differ: stock .* native 'Else"):
+    with pytest.raises(ReplayDivergence, match=r"engines differ: stock .* native 'Else"):
         opened.step("look")
     opened.close()
 
