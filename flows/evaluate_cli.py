@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from flows.prefect_defaults import set_prefect_defaults
+from flows.server_watch import watch_server
 
 
 def run_evaluation(run: str, iteration: int | None, overrides: list[str], *, dry_run: bool) -> None:
@@ -31,6 +32,7 @@ def run_evaluation(run: str, iteration: int | None, overrides: list[str], *, dry
         for name, value in metrics_of(done.artifact).items():
             typer.echo(f"    {name} = {value:g}")
 
+    watch_server()
     listen(Listener(done=show))
     outcome: Any = evaluate(run, chosen, overrides, return_state=True)
     if outcome.is_failed() or outcome.is_crashed():

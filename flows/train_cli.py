@@ -34,8 +34,10 @@ def train(
 def run_training(config: RunConfig) -> None:
     """Run the training flow in this process and show its progress and its result."""
     from flows.prefect_defaults import set_prefect_defaults
+    from flows.server_watch import watch_server
 
     set_prefect_defaults()
+    watch_server()
     from flows.console import Watcher
     from flows.train import Listener, listen
     from flows.train import train as flow

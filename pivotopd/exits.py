@@ -51,6 +51,10 @@ def run_command(body: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # Typer met the KeyboardInterrupt first
+            _say("interrupted")
+        raise
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""Starts ``pivotopd`` as a person does: another process, its own Prefect home, no terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pivotopd.config import RunConfig
+from pivotopd.config_files import dump_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 900
+"""So that a hung run fails its test."""
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    """Return an environment without a Prefect or MLflow server of the user's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+    return kept | {"PREFECT_HOME": str(home / "prefect"), "OMP_NUM_THREADS": "1"}
+
+
+def start(config: RunConfig, home: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``pivotopd train`` in a process group of its own."""
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / "config.yaml"
+    file.write_text(dump_config(config))
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "train", str(file), *arguments],
+        cwd=ROOT,
+        env=environment_of(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Wait for a started run."""
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def train(config: RunConfig, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``pivotopd train`` to its end."""
+    return finish(start(config, home, *arguments))
+
+
+def processes_of(home: Path) -> list[str]:
+    """Return the command lines of the processes that were started with a Prefect home."""
+    wanted = f"PREFECT_HOME={home / 'prefect'}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
