@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pivotopd.environments.base import Environment, TaskOracle, View
 from pivotopd.environments.replay import reach
-from pivotopd.errors import EnvironmentFault, SearchLimit
+from pivotopd.errors import ConfigError, EnvironmentFault, SearchLimit
 from pivotopd.records import Turn
 from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
 
@@ -35,6 +35,7 @@ class OracleTeacher:
     name: str = field(init=False)
     searches: int = 0
     search_limits: int = 0
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         """Name the teacher by its kind."""
@@ -43,23 +44,34 @@ class OracleTeacher:
     @property
     def counts(self) -> dict[str, int]:
         """Searches asked for, and how many were given up."""
-        return {"oracle_searches": self.searches, "oracle_searches_given_up": self.search_limits}
+        return {
+            "oracle_searches": self.searches,
+            "oracle_searches_given_up": self.search_limits,
+            "episodes_unreadable": self.unreadable,
+        }
 
     def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
-        """Return one reading an episode; a turn whose search was given up is no candidate, and is counted."""
-        return [self._read(transcript) for transcript in transcripts]
+        """Return one reading an episode.
+
+        A turn whose search was given up is no candidate, and an episode whose last state cannot be reached
+        again has no reading; both are counted.
+        """
+        readings = []
+        for transcript in transcripts:
+            try:
+                readings.append(self._read(transcript))
+            except EnvironmentFault as fault:
+                self.unreadable += 1
+                readings.append(Reading((), raw_reply=str(fault)))
+        return readings
 
     def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
         """Return the best next action of each query."""
         return [self._next(query) for query in queries]
 
     def _next(self, query: Query) -> str | None:
-        if query.snapshot is None:
-            raise EnvironmentFault(
-                "the oracle teacher needs the environment's state, and this environment stores none",
-                mend="choose another teacher",
-            )
-        best = self._best(self.environment.oracle(query.task), query.snapshot, query.view)
+        state = _stored(query.snapshot)
+        best = self._best(self.environment.oracle(query.task), state, query.view)
         return best[0] if best else None
 
     def _best(self, oracle: TaskOracle, snapshot: bytes, view: View) -> tuple[str, ...]:
@@ -99,35 +111,33 @@ class OracleTeacher:
         return Candidate(turn.turn, best[0], best[0], best[1:], shortest, remaining)
 
     def _states(self, transcript: Transcript) -> list[bytes]:
-        """Return the state before each turn and after the last one."""
-        stored = [turn.snapshot for turn in transcript.turns]
-        states = [snapshot for snapshot in stored if snapshot is not None]
+        """Return the state before each turn and after the last one; replay where the rows hold none."""
         env = self.environment.open()
         try:
-            if len(states) < len(stored):
-                return self._replayed(transcript)
-            if transcript.turns:
+            stored = [turn.snapshot for turn in transcript.turns]
+            if None in stored:
+                env.reset(transcript.task, transcript.episode.seed)
+                stored = []
+                for turn in transcript.turns:
+                    stored.append(env.dump())
+                    env.step(turn.action)
+            elif stored:
                 last = transcript.turns[-1]
                 reach(env, transcript.task, transcript.episode.seed, transcript.turns, last.turn, "snapshot")
                 env.step(last.action)
-                final = env.dump()
-                states += [final] if final is not None else []
-            return states
+            return [_stored(state) for state in (*stored, env.dump())] if stored else []
         finally:
             env.close()
 
-    def _replayed(self, transcript: Transcript) -> list[bytes]:
-        """Replay an episode whose rows hold no snapshots."""
-        env = self.environment.open()
-        try:
-            env.reset(transcript.task, transcript.episode.seed)
-            states: list[bytes] = []
-            for turn in transcript.turns:
-                states += [state for state in [env.dump()] if state is not None]
-                env.step(turn.action)
-            return states + [state for state in [env.dump()] if state is not None]
-        finally:
-            env.close()
+
+def _stored(state: bytes | None) -> bytes:
+    if state is None:
+        raise ConfigError(
+            "the oracle teacher needs the environment's state, and this environment stores none",
+            where="teacher.kind",
+            mend="choose another teacher",
+        )
+    return state
 
 
 def view_of(turns: Sequence[Turn], turn: int, history: int) -> View:

@@ -15,7 +15,7 @@ from pivotopd.environments.alfworld.oracle import Oracle
 from pivotopd.environments.alfworld.problem import World, parse_problem
 from pivotopd.environments.alfworld.snapshots import from_bytes, to_bytes
 from pivotopd.environments.base import Task, View
-from pivotopd.errors import EnvironmentFault, SearchLimit
+from pivotopd.errors import ConfigError, SearchLimit
 from pivotopd.rollout import Job
 from pivotopd.teacher.base import Query, Transcript
 from pivotopd.teacher.oracle import OracleTeacher, view_of
@@ -239,7 +239,11 @@ def test_a_search_that_is_given_up_is_counted_and_never_a_mistake() -> None:
     (reading,) = blind.read([transcript])
     assert reading.candidates == ()
     turns = len(transcript.turns)
-    assert blind.counts == {"oracle_searches": 2 * turns, "oracle_searches_given_up": turns}
+    assert blind.counts == {
+        "oracle_searches": 2 * turns,
+        "oracle_searches_given_up": turns,
+        "episodes_unreadable": 0,
+    }
     mute = OracleTeacher(Exhausted(distances=False), False, 5, 50)
     (reading,) = mute.read([transcript])
     assert [(one.turn, one.gold_action) for one in reading.candidates] == [(2, None), (4, None)]
@@ -252,8 +256,20 @@ def test_a_search_that_is_given_up_is_counted_and_never_a_mistake() -> None:
 
 def test_a_query_without_a_state_is_refused() -> None:
     transcript = played(play.plan(TASKS[0]))
-    with pytest.raises(EnvironmentFault, match="stores none"):
+    with pytest.raises(ConfigError, match="stores none"):
         teacher().next_actions([Query(transcript.task, view_of(transcript.turns, 0, 5), None)])
+
+
+def test_an_episode_that_cannot_be_reached_again_costs_its_own_reading_only() -> None:
+    good, other = played(play.plan(TASKS[0], {2})), played(play.plan(TASKS[0], {2}))
+    last = replace(other.turns[-1], observation="something else")
+    broken = replace(other, turns=[*other.turns[:-1], last])
+    one = teacher()
+    unread, read = one.read([broken, good])
+    assert unread.candidates == ()
+    assert "differs" in (unread.raw_reply or "")
+    assert [candidate.turn for candidate in read.candidates] == [2]
+    assert one.counts["episodes_unreadable"] == 1
 
 
 def test_the_configuration_makes_it() -> None:
