@@ -87,7 +87,7 @@ PLAIN: Final = GeneratorOptions(
     receptacles=(5, 7),
     targets=(1, 1),
     distractors=(3, 5),
-    lookalike=0.8,
+    lookalike=0.85,
     twins=2,
     apart=True,
     colocated=0.0,
@@ -105,6 +105,6 @@ PLAIN: Final = GeneratorOptions(
 )
 """Small kitchens with one trap, the lookalike: what a student of half a million weights can learn.
 
-A player that falls for the trap and never undoes it wins some 0.42 of them in 20 turns; one that undoes it
+A player that falls for the trap and never undoes it wins some 0.4 of them in 20 turns; one that undoes it
 wins nearly all.
 """
