@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-_RECEPTACLES: Final = (
-    "armchair bathtubbasin bed cabinet cart coffeemachine coffeetable countertop desk diningtable"
-    " drawer dresser fridge garbagecan handtowelholder laundryhamper microwave ottoman paintinghanger"
-    " safe shelf sidetable sinkbasin sofa stoveburner toaster toilet toiletpaperhanger towelholder"
-    " tvstand"
-)
-_OBJECTS: Final = (
-    "alarmclock apple applesliced baseballbat basketball book boots bowl box bread breadsliced"
-    " butterknife candle cd cellphone cloth creditcard cup desklamp dishsponge egg floorlamp fork"
-    " glassbottle handtowel houseplant kettle keychain knife ladle laptop lettuce lettucesliced mug"
-    " newspaper painting pan papertowelroll pen pencil peppershaker pillow plate plunger poster pot"
-    " potato potatosliced remotecontrol saltshaker scrubbrush soapbar soapbottle spatula spoon"
-    " spraybottle statue teddybear tennisracket tissuebox toiletpaper tomato tomatosliced towel vase"
-    " watch wateringcan winebottle"
-)
+from pivotopd.environments.alfworld.rooms import LAMPS, ROOMS
 
-RECEPTACLES: Final = frozenset(_RECEPTACLES.split())
+_OFFICIAL_RECEPTACLES: Final = "paintinghanger toaster"
+_OFFICIAL_OBJECTS: Final = (
+    "applesliced breadsliced houseplant lettucesliced painting poster potatosliced tomatosliced"
+)
+"""What the official games have and the generated ones have not."""
+
+RECEPTACLES: Final = frozenset(_OFFICIAL_RECEPTACLES.split()) | {
+    kind.lower() for room in ROOMS.values() for kind in room.receptacles
+}
 """Kinds of receptacle that the official games have, and the generated ones."""
 
-OBJECTS: Final = frozenset(_OBJECTS.split())
+OBJECTS: Final = frozenset(_OFFICIAL_OBJECTS.split()) | {
+    kind.lower() for room in ROOMS.values() for kind in (*room.objects, *room.oddments, *LAMPS)
+}
 """Kinds of object that can be carried or used in the official games, and in the generated ones."""
 
 
