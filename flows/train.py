@@ -17,8 +17,9 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
 from flows.tasks import run_job
+from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config, parse_config
-from pivotopd.errors import PivotError, Preempted
+from pivotopd.errors import NothingToTrainOn, PivotError, Preempted
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.provenance import git_commit, package_versions
@@ -62,8 +63,13 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
         tracker = start_tracker(work)
+        idle = 0
         for job in jobs_of(plan):
-            report(tracker, run_job(work, job))
+            done = run_job(work, job)
+            report(tracker, done)
+            if job.stage == "update":
+                idle = (idle + 1) * done.artifact.manifest.counts["idle"]
+                _refuse_idling(idle, work.config)
         status = "FINISHED"
         return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:
@@ -75,6 +81,15 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     finally:
         if tracker is not None:
             tracker.finish(status)
+
+
+def _refuse_idling(idle: int, config: RunConfig) -> None:
+    """Stop a run that has learned nothing for too long."""
+    if idle > config.update.idle_limit:
+        raise NothingToTrainOn(
+            f"{idle} iterations in a row had nothing won and no advantage other than zero",
+            mend="play more tasks or a larger group, check the labels, or raise update.idle_limit",
+        )
 
 
 def jobs_of(plan: Plan) -> list[Job]:

@@ -221,6 +221,8 @@ class UpdateSection(Section):
     """Largest global gradient norm."""
     invalid_penalty: NonNegative | None = None
     """Subtracted from the score of a row with an invalid reply; null takes the environment's (0.1)."""
+    idle_limit: Annotated[int, Field(ge=0)] = 0
+    """Iterations in a row that may pass with nothing won and no advantage but zero; then exit code 6."""
     zero_stage: Literal[0, 1, 2] = 1
     """DeepSpeed ZeRO stage."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -78,7 +78,7 @@ class TeacherError(PivotError):
 
 
 class NothingToTrainOn(PivotError):
-    """No row of the iteration carries a finite, non-zero training signal."""
+    """No row of the iteration carries a training signal, and no episode was won."""
 
     exit_code = 6
 

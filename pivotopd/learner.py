@@ -115,13 +115,13 @@ class Learner:
             One report an optimizer step. The last mini-batch may be smaller.
 
         Raises:
-            NothingToTrainOn: No token has a finite advantage other than zero; the weights are untouched.
+            NothingToTrainOn: No token is left to train on; the weights are untouched.
             NumericsError: Every step was skipped; the weights are untouched.
         """
-        if not any(np.any(row.advantage[row.keep]) for row in rows):
+        if not any(row.keep.any() for row in rows):
             raise NothingToTrainOn(
-                f"none of {len(rows)} rows has a token with a finite advantage other than zero",
-                mend="play more tasks or a larger group, or check that the policy wins or is labelled at all",
+                f"none of {len(rows)} rows has a token that can train: all are cut or not finite",
+                mend="raise rollout.response_tokens, or check the weights of the checkpoint",
             )
         order = rng_of("order of update rows", seed).permutation(len(rows)).tolist()
         size = self._config.mini_batch_rows

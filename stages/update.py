@@ -16,7 +16,7 @@ import numpy as np
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.errors import NumericsError
+from pivotopd.errors import NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
@@ -35,14 +35,19 @@ def reads(config: RunConfig) -> dict[str, Any]:
     return {
         "seed": config.seed,
         "method": config.method.model_dump(mode="json"),
-        "update": config.update.model_dump(mode="json", exclude={"micro_batch_tokens"}),
+        "update": config.update.model_dump(mode="json", exclude={"micro_batch_tokens", "idle_limit"}),
         "history": config.environment.history,
         "prompt_tokens": config.rollout.prompt_tokens,
     }
 
 
 def run(work: Work, job: Job) -> Artifact:
-    """Update the policy and publish what was computed."""
+    """Update the policy and publish what was computed.
+
+    Raises:
+        NothingToTrainOn: There is no training signal; no checkpoint is written.
+        NumericsError: No gradient was finite; no checkpoint is written.
+    """
     config, watch = work.config, Stopwatch()
     with watch.phase("read"):
         rows, episodes, labels = _inputs(work, job)
@@ -50,9 +55,8 @@ def run(work: Work, job: Job) -> Artifact:
     method = make_method(config.method, config.recovery.depth)
     ledgers = [Ledger(one) for one in ([engine] if reference is engine else [engine, reference])]
     with watch.phase("score"):
-        scored = Signaller(work.prompter(job.inputs["policy"]), engine, reference, method.needs).score(
-            rows, labels
-        )
+        prompter = work.prompter(job.inputs["policy"])
+        scored = Signaller(prompter, engine, reference, method.needs).score(rows, labels)
     with watch.phase("advantages"):
         penalty = config.update.invalid_penalty
         penalty = work.environment.invalid_penalty if penalty is None else penalty
@@ -62,48 +66,70 @@ def run(work: Work, job: Job) -> Artifact:
         ]
         advantages = method.advantages(method_rows)
     training = [
-        TrainingRow(
-            prompt_ids=row.prompt_ids,
-            response_ids=row.response_ids,
-            advantage=advantage.total,
-            old_nats=one.plain_nats,
-            reference_nats=_nats(signal.reference_nats),
-            mask=one.mask,
-            is_recovery=row.source == "recovery",
-        )
-        for row, signal, one, advantage in zip(rows, scored.signals, method_rows, advantages, strict=True)
+        _training_row(*parts) for parts in zip(rows, scored.signals, method_rows, advantages, strict=True)
     ]
-    scored_counts = Counter[str]()
+    counts = Counter[str]()
     for ledger in ledgers:
-        scored_counts.update(ledger.counts())
+        counts.update(ledger.counts())
+    counts.update(_signal_counts(job, training, episodes, config.update.idle_limit))
     with watch.phase("learn"):
         reports, weights = _learn(work, job, training)
+    counts.update(_step_counts(reports))
+    counts.update(hints_too_long=scored.hints_too_long, lessons_too_long=scored.lessons_too_long)
     metrics = {**_signal_metrics(rows, scored, advantages), **_step_metrics(reports)}
+    updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
     with work.begin(job) as writer:
         writer.write_rows(Signal, scored.signals)
         writer.write_rows(
-            Advantage, [_advantage(*pair) for pair in zip(rows, method_rows, advantages, strict=True)]
+            Advantage, [_advantage(*parts) for parts in zip(rows, method_rows, advantages, strict=True)]
         )
-        writer.write_rows(
-            Update,
-            [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports],
-        )
+        writer.write_rows(Update, updates)
         writer.write_log("metrics.json", metrics_text(metrics))
-        return writer.publish(
-            counts={
-                "rows": len(rows),
-                "recovery_rows": sum(row.source == "recovery" for row in rows),
-                "optimizer_steps": sum(not report.skipped for report in reports),
-                "trained_tokens": sum(report.tokens for report in reports),
-                "training_padding_tokens": sum(report.padded_tokens for report in reports),
-                "dropped_tokens": sum(report.dropped_tokens for report in reports),
-                "hints_too_long": scored.hints_too_long,
-                "lessons_too_long": scored.lessons_too_long,
-                **scored_counts,
-            },
-            seconds=watch.seconds,
-            notes={"weights": weights},
+        return writer.publish(counts=counts, seconds=watch.seconds, notes={"weights": weights})
+
+
+def _training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantage) -> TrainingRow:
+    return TrainingRow(
+        prompt_ids=row.prompt_ids,
+        response_ids=row.response_ids,
+        advantage=advantage.total,
+        old_nats=seen.plain_nats,
+        reference_nats=_nats(signal.reference_nats),
+        mask=seen.mask,
+        is_recovery=row.source == "recovery",
+    )
+
+
+def _signal_counts(
+    job: Job, training: Sequence[TrainingRow], episodes: Mapping[str, Episode], idle_limit: int
+) -> dict[str, int]:
+    """Count the rows with a signal; refuse an iteration without any, unless idle ones may pass.
+
+    Groups of equal returns are a healthy outcome while some of them were won: the update is then the KL term.
+    """
+    signal_rows = sum(bool(np.any(row.advantage[row.keep])) for row in training)
+    idle = signal_rows == 0 and not any(episode.won for episode in episodes.values())
+    if idle and idle_limit == 0:
+        raise NothingToTrainOn(
+            f"none of {len(training)} rows has an advantage other than zero, and nothing was won",
+            where=f"update of iteration {job.iteration}",
+            mend="play more tasks or a larger group, check the labels, or set update.idle_limit=N to go on",
         )
+    return {
+        "rows": len(training),
+        "recovery_rows": sum(row.is_recovery for row in training),
+        "signal_rows": signal_rows,
+        "idle": int(idle),
+    }
+
+
+def _step_counts(reports: Sequence[StepReport]) -> dict[str, int]:
+    return {
+        "optimizer_steps": sum(not report.skipped for report in reports),
+        "trained_tokens": sum(report.tokens for report in reports),
+        "training_padding_tokens": sum(report.padded_tokens for report in reports),
+        "dropped_tokens": sum(report.dropped_tokens for report in reports),
+    }
 
 
 def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label]]:

@@ -150,14 +150,13 @@ def test_mini_batch_without_tokens_moves_nothing() -> None:
     assert again.dropped_tokens == len(rows[MASKED].response_ids)
 
 
-@pytest.mark.parametrize("kind", ["masked", "zero", "none", "nan"])
+@pytest.mark.parametrize("kind", ["masked", "none", "nan"])
 def test_nothing_to_train_on(kind: str) -> None:
     made = policy()
     rows = make_rows(made.model)
     before = flat(made.model)
     changed: list[TrainingRow] = {
         "masked": [dataclasses.replace(row, mask=np.zeros_like(row.mask)) for row in rows],
-        "zero": [dataclasses.replace(row, advantage=np.zeros_like(row.advantage)) for row in rows],
         "nan": [dataclasses.replace(row, old_nats=np.full_like(row.old_nats, np.nan)) for row in rows],
         "none": [],
     }[kind]

@@ -26,7 +26,7 @@ from pivotopd.models.checkpoint import weights_digest
 from pivotopd.records import Advantage, Chain, Episode, Label, Signal, Turn, Update
 from stages.command import run_stage
 from stages.metrics import metrics_of
-from stages.runs import open_run
+from stages.runs import open_run, rerun
 from tests.small_student import small_config
 from tests.stages.conftest import StoredRun
 
@@ -341,13 +341,25 @@ def test_a_damaged_input_is_refused_and_nothing_is_written(
 
 def test_nothing_to_train_on_leaves_no_checkpoint(copy: Callable[[], StoredRun]) -> None:
     run = copy()
-    alone = ("method=grpo", "rollout.group_size=1", "update.invalid_penalty=0")  # no group to compare with
+    alone = ("method=grpo", "rollout.group_size=1", "update.invalid_penalty=0", "environment.max_turns=1")
     checkpoints = sorted((Path(run.uri) / "checkpoints").iterdir())
     with pytest.raises(NothingToTrainOn) as caught:
         run.run("rollout", 0, *alone, follow=True)
     assert caught.value.exit_code == 6
     assert sorted((Path(run.uri) / "checkpoints").iterdir()) == checkpoints
     assert len(list((Path(run.uri) / "iterations/0000/update").iterdir())) == 1
+
+
+def test_idle_iterations_pass_where_they_may(copy: Callable[[], StoredRun]) -> None:
+    run = copy()
+    lost = ("method=grpo", "update.invalid_penalty=0", "environment.max_turns=1", "update.idle_limit=1")
+    run.run("rollout", 0, *lost, follow=True)
+    work, plan = rerun(run.uri, "rollout", 0, list(lost))
+    updated = work.find(plan.job("update", 0))
+    assert updated is not None
+    counts = updated.manifest.counts
+    assert (counts["signal_rows"], counts["idle"]) == (0, 1)
+    assert counts["optimizer_steps"] > 0
 
 
 def spoil(weights: Path) -> None:
