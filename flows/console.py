@@ -64,7 +64,8 @@ class Watcher:
     def __enter__(self) -> Self:
         self._console.print(
             f"run {self._config.name}: {self._config.method.name}, seed {self._config.seed}, "
-            f"{self._config.iterations} iterations, under {self._config.root}"
+            f"{self._config.iterations} iterations, under {self._config.root}",
+            soft_wrap=True,  # an address is to be copied
         )
         self._bars.start()
         return self
@@ -115,8 +116,10 @@ class Watcher:
         self._console.print(self._stages())
         root = self._config.root
         self._console.print(f"whole run: {time.monotonic() - self._started:.0f} s")
-        self._console.print(f"artifacts: {root.rstrip('/')}/{self._config.name}")
-        self._console.print(f"           pivotopd inspect {root.rstrip('/')}/{self._config.name}")
+        self._console.print(f"artifacts: {root.rstrip('/')}/{self._config.name}", soft_wrap=True)
+        self._console.print(
+            f"           pivotopd inspect {root.rstrip('/')}/{self._config.name}", soft_wrap=True
+        )
         if self._config.tracking.enabled:
             uri = tracking_uri(self._config.tracking.uri, root)
             self._console.print(f"MLflow:    mlflow ui --backend-store-uri {uri}", soft_wrap=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 ROWS_PER_PART = 65_536
 HASH_CHARACTERS = 16
 ATTEMPTS = 100
+PROBE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,16 +260,29 @@ class ArtifactWriter:
 def _full_disk(folder: Path) -> Iterator[None]:
     """Turn a full disk met while a caller fills a folder into StorageError.
 
-    Some writers of weights (safetensors) report it as their own exception with the system's message.
+    Writers of weights report it in their own ways: safetensors with the system's message inside its own
+    exception, torch with a RuntimeError about a position. So the disk is asked.
     """
     try:
         yield
     except Exception as error:
         full = isinstance(error, OSError) and error.errno in NO_SPACE
-        if not full and os.strerror(errno.ENOSPC) not in str(error):
+        if not full and os.strerror(errno.ENOSPC) not in str(error) and not _is_full(folder):
             raise
         raise StorageError(
             f"cannot write: {os.strerror(errno.ENOSPC)}",
             where=str(folder),
             mend="free some space or set another `root`, then run the same command again",
         ) from error
+
+
+def _is_full(folder: Path) -> bool:
+    """Say whether a folder's disk does not take another small file."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"0" * PROBE_BYTES)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return error.errno in NO_SPACE
+    return False

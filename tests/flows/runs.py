@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("flows", "stages", "pivotopd")
 PATIENCE_S = 900
 """So that a hung run fails its test."""
+
+
+@cache
+def source() -> Path:
+    """Return a copy of the packages: an edit while a test runs would give its later runs other digests."""
+    copied = Path(tempfile.mkdtemp(prefix="pivotopd-source-"))
+    atexit.register(shutil.rmtree, copied, ignore_errors=True)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copied
 
 
 def environment_of(home: Path) -> dict[str, str]:
@@ -28,7 +43,7 @@ def start(config: RunConfig, home: Path, *arguments: str) -> subprocess.Popen[st
     file.write_text(dump_config(config))
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "train", str(file), *arguments],
-        cwd=ROOT,
+        cwd=source(),
         env=environment_of(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,0 +1,208 @@
+"""The training flow on a real Prefect server and a real MLflow file, and what a person reads of it."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.prefect_defaults import set_prefect_defaults
+from pivotopd.artifacts import Artifact, Store, list_artifacts
+from pivotopd.config import RunConfig
+from tests.flows.runs import train
+from tests.small_student import small_config
+
+pytestmark = pytest.mark.slow
+STAGES = ("rollout", "label", "recover", "update")
+NAMES = ["evaluate 0000", *(f"{stage} {i:04d}" for i in (0, 1) for stage in STAGES), "evaluate 0002"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prefect_server() -> Iterator[None]:
+    set_prefect_defaults()
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@dataclass(frozen=True)
+class Flown:
+    """A flow that ended: its run, and the states of its tasks by name."""
+
+    id: str
+    name: str
+    state: str
+    tasks: dict[str, str]
+
+
+def fly(config: RunConfig) -> Flown:
+    """Run the flow in this process and ask the server what it knows of it."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    from flows.train import train as flow
+
+    outcome: Any = flow(config.model_dump(mode="json"), return_state=True)
+    run_id = outcome.state_details.flow_run_id
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(run_id)
+        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run_id])))
+    return Flown(str(run_id), run.name, outcome.name, {one.name: one.state_name or "" for one in tasks})
+
+
+def artifacts(root: Path) -> dict[str, Artifact]:
+    return {artifact.path: artifact for artifact in list_artifacts(Store(str(root)))}
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def first(student: Path, roots: tuple[Path, Path]) -> Flown:
+    return fly(small_config(roots[0], student))
+
+
+@pytest.fixture(scope="module")
+def second(first: Flown, student: Path, roots: tuple[Path, Path]) -> Flown:
+    return fly(small_config(roots[0], student))
+
+
+def test_every_stage_is_a_task_run_with_its_name(first: Flown) -> None:
+    assert first.state == "Completed"
+    assert first.name == "small"
+    assert first.tasks == dict.fromkeys(NAMES, "Completed")
+
+
+def test_the_same_run_again_is_cached(second: Flown) -> None:
+    assert second.state == "Completed"
+    assert second.tasks == dict.fromkeys(NAMES, "Cached")
+
+
+def test_another_root_gives_the_same_digests_and_the_same_content(
+    first: Flown, student: Path, roots: tuple[Path, Path]
+) -> None:
+    assert fly(small_config(roots[1], student, tracking__enabled=False)).state == "Completed"
+    one, two = artifacts(roots[0]), artifacts(roots[1])
+    assert len(one) == len(NAMES) + 2
+    assert one.keys() == two.keys()
+    for path, artifact in one.items():
+        other = two[path].manifest
+        assert artifact.manifest.content_digest == other.content_digest, path
+        assert artifact.manifest.counts == other.counts
+        assert artifact.manifest.notes == other.notes
+    assert sum("weights" in artifact.manifest.notes for artifact in one.values()) == 4
+
+
+def test_a_stage_s_error_fails_its_task_and_its_flow(student: Path, tmp_path: Path) -> None:
+    config = small_config(
+        tmp_path, student, method={"name": "grpo"}, rollout__group_size=1, update__invalid_penalty=0.0
+    )
+    flown = fly(config)
+    assert flown.state == "Failed"
+    assert flown.tasks["rollout 0000"] == "Completed"
+    assert flown.tasks["update 0000"] == "Failed"
+    assert "rollout 0001" not in flown.tasks
+
+
+# ------------------------------------------------------------------------------- MLflow
+
+
+@pytest.fixture(scope="module")
+def runs(second: Flown, roots: tuple[Path, Path]) -> tuple[Any, list[Any]]:
+    """The MLflow client, and the runs in the root's file after the same run was started twice."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{roots[0]}/mlflow.db")
+    experiment = client.get_experiment_by_name("pivotopd/alfworld/pretrained")
+    return client, client.search_runs([experiment.experiment_id])
+
+
+def test_mlflow_holds_one_run_with_tags_and_metrics_by_iteration(
+    runs: tuple[Any, list[Any]], first: Flown, second: Flown, roots: tuple[Path, Path]
+) -> None:
+    client, found = runs
+    (run,) = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    assert run.info.run_name == "small"
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["method"] == "pivotopd"
+    assert run.data.tags["seed"] == "0"
+    assert run.data.tags["prefect_flow_run"] == second.id
+    assert re.fullmatch(r"[0-9a-f]{64}", run.data.tags["config_digest"])
+    assert run.data.tags["data_train"] != run.data.tags["data_valid"]
+    assert run.data.params["rollout.group_size"] == "3"
+    for name in ("rollout/success", "update/loss", "update/counts/rows", "rollout/seconds/play"):
+        history = client.get_metric_history(run.info.run_id, name)
+        assert sorted(one.step for one in history) == [0, 1], name
+    assert sorted(m.step for m in client.get_metric_history(run.info.run_id, "evaluate/success")) == [0, 2]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.yaml"]
+
+
+def test_every_artifact_is_a_dataset_input(runs: tuple[Any, list[Any]], roots: tuple[Path, Path]) -> None:
+    _, found = runs
+    (run,) = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    inputs = {one.dataset.name: one.dataset.digest for one in run.inputs.dataset_inputs}
+    stored = {
+        f"{one.manifest.stage}-{one.manifest.iteration:04d}": one.digest
+        for one in artifacts(roots[0]).values()
+        if one.manifest.stage != "checkpoint"
+    }
+    assert inputs.keys() == stored.keys()
+    assert all(len(digest) >= 32 and stored[name].startswith(digest) for name, digest in inputs.items())
+
+
+def test_evaluations_are_child_runs(runs: tuple[Any, list[Any]]) -> None:
+    _, found = runs
+    (parent,) = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    children = [one for one in found if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(one.info.run_name for one in children) == ["evaluate 0000", "evaluate 0002"]
+    assert all("evaluate/success" in one.data.metrics for one in children)
+    assert all(one.info.status == "FINISHED" for one in children)
+    assert len({one.data.tags["policy"] for one in children}) == 2
+
+
+# ------------------------------------------------------------------- what a person reads
+
+
+OURS = re.compile(
+    r"run small: pivotopd, seed 0, 1 iterations, under .*"
+    r"|  [a-z ]+: \d+ of \d+"
+    r"|(evaluate|rollout|label|recover|update) \d{4} +[\d.]+ s  .*"
+    r"|held-out games *|stages *|[┏┡└┃│┳╇┴].*| +\d+ episodes; recovery from \d+ recorded mistakes *"
+    r"|whole run: \d+ s|artifacts: .*/small|           pivotopd inspect .*/small"
+    r"|MLflow:    mlflow ui .*|Prefect:   prefect server start .*"
+)
+
+
+def test_a_run_prints_its_own_lines_and_nothing_else_while_mlflow_is_away(
+    student: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"  # closed again: nobody listens
+    config = small_config(tmp_path / "root", student, iterations=1, tracking__uri=uri)
+    done = train(config, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    strange = [line for line in done.stdout.splitlines() if not OURS.fullmatch(line)]
+    assert strange == []
+    (warning,) = done.stderr.splitlines()
+    assert uri in warning
+    assert sum(line.startswith("update 0000") for line in done.stdout.splitlines()) == 1
+
+
+def test_an_unknown_key_ends_before_anything_starts(student: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path / "root", student)
+    done = train(config, tmp_path / "home", "recovery.dept=1")
+    assert done.returncode == 2
+    assert "did you mean 'depth'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "root").exists()
+    assert not (tmp_path / "home" / "prefect").exists()
