@@ -152,17 +152,19 @@ class AlfworldOracle:
         return self._exact.distance(from_bytes(state, self._task_id).state)
 
     def best_actions(self, state: bytes, view: View | None) -> tuple[str, ...]:
-        """Return the best actions, the preferred one first: the next in a fixed sweep where one explores."""
+        """Return the best actions: those done here first, then the next of a fixed sweep, then the others."""
         now = from_bytes(state, self._task_id).state
         if view is None:
-            return self._exact.optimal_actions(now, self._wording)
+            return _acting_first(self._exact.optimal_actions(now, self._wording), None)
         knowledge = self._informed.read([*(seen for seen, _ in view.history), view.observation])
-        best = self._informed.best_actions(now, knowledge, self._wording)
         unseen = self._informed.next_unseen(now, knowledge)
-        preferred = self._informed.reveal(now, unseen) if unseen is not None else None
-        if preferred in best:
-            return (preferred, *(action for action in best if action != preferred))
-        return best
+        sweep = self._informed.reveal(now, unseen) if unseen is not None else None
+        return _acting_first(self._informed.best_actions(now, knowledge, self._wording), sweep)
+
+
+def _acting_first(actions: Sequence[str], sweep: str | None) -> tuple[str, ...]:
+    """Order equally good actions: to act here before to walk on, the next place of a sweep before others."""
+    return tuple(sorted(actions, key=lambda action: (action.startswith("go to "), action != sweep, action)))
 
 
 def _game(task: Task) -> Game:
