@@ -11,7 +11,9 @@ from prefect.states import Failed
 
 from flows.tasks import run_job
 from flows.train import report, start_tracker
-from pivotopd.errors import ArtifactError, PivotError
+from pivotopd.artifacts import list_artifacts
+from pivotopd.errors import ArtifactError, PivotError, Preempted
+from pivotopd.tracking import RunStatus, Tracker
 from stages.plan import Plan
 from stages.runs import rerun, updates_done
 from stages.work import Job, Work
@@ -31,25 +33,41 @@ def evaluate(
     Returns:
         The digest of the evaluation; a Failed state holds the stage's error.
     """
+    status: RunStatus = "FAILED"
+    tracker: Tracker | None = None
     try:
         work, plan, chosen = prepare(run, iteration, overrides)
-        tracker = start_tracker(work)
+        tracker = start_tracker(work, plan.evaluate(chosen))
         for job in jobs_of(plan, chosen):
             report(tracker, run_job(work, job))
-        tracker.finish()
+        status = "FINISHED"
         return {"evaluation": plan.evaluate(chosen).digest}
     except PivotError as error:
+        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
         return Failed(message=str(error), data=error)
+    except BaseException:
+        status = "KILLED"
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
 
 
 def prepare(run: str, iteration: int | None, overrides: Sequence[str]) -> tuple[Work, Plan, int]:
     """Return work, plan and the number of updates behind the policy.
 
     Raises:
-        ArtifactError: The policy does not exist.
+        ArtifactError: The policy does not exist, or nothing of the run is this version's.
     """
     work, plan = rerun(run, "evaluate", None, overrides)
     finished = updates_done(work, plan)
+    made = any(True for _ in list_artifacts(work.store, work.layout.checkpoints))
+    if iteration is None and not finished and made:
+        raise ArtifactError(
+            "the run's checkpoints were made by other code or with other games than these",
+            where=work.store.join(work.layout.checkpoints),
+            mend="use the version that made them; --iteration 0 evaluates the start policy",
+        )
     chosen = finished if iteration is None else iteration
     if chosen > finished:
         raise ArtifactError(

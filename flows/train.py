@@ -103,17 +103,27 @@ def jobs_of(plan: Plan) -> list[Job]:
     return jobs
 
 
-def start_tracker(work: Work) -> Tracker:
-    """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
+def start_tracker(work: Work, evaluation: Job | None = None) -> Tracker:
+    """Open the run in MLflow, with the tags that lead back to code, data and jobs.
+
+    Args:
+        work: The run.
+        evaluation: Given for an evaluation asked for afterwards: it gets a run of its own, since its games
+            and settings may be others than the training's.
+    """
     config = work.config
     tracker = open_tracker(config.tracking, config.root)
     student = config.student.kind
+    name, address = config.name or work.layout.run, work.layout.uri
+    if evaluation is not None:
+        name = f"{name} {describe(evaluation)} {evaluation.digest[:8]}"
+        address = work.store.join(f"{evaluation.prefix}/{evaluation.digest}")
     tracker.start(
-        config.name or work.layout.run,
+        name,
         experiment=config.tracking.experiment or f"pivotopd/{config.environment.name}/{student}",
         tags=_tags(work),
         config=config.model_dump(mode="json"),
-        run_uri=work.layout.uri,
+        run_uri=address,
     )
     tracker.log_text("config.yaml", dump_config(config))
     return tracker
@@ -135,7 +145,7 @@ def report(tracker: Tracker, done: Done) -> None:
     tracker.log(metrics, step)
     tracker.log_input(
         describe(done.job).replace(" ", "-"),
-        digest=done.artifact.digest[:32],
+        digest=done.artifact.digest,
         uri=done.artifact.uri,
         rows=sum(part.rows for part in done.artifact.manifest.parts),
         context=done.job.stage,

@@ -69,9 +69,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(
         goal = min(len(seen) + int(moments.integers(0, 4)), len(undisturbed) - 3)
         while len(published(tmp_path / "root")) < goal and process.poll() is None:
             time.sleep(0.05)
-        time.sleep(
-            float(moments.uniform(0, 0.5))
-        )  # inside the next stage, between its files, or at the start
+        time.sleep(float(moments.uniform(0, 0.5)))  # inside a stage, between its files, or at the start
         assert process.poll() is None, f"the run ended before kill {kill}: {process.communicate()}"
         process.kill()
         process.communicate()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ import pytest
 from flows.prefect_defaults import set_prefect_defaults
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
+from pivotopd.errors import ArtifactError
+from stages.runs import open_run
 from tests.flows.runs import train
 from tests.small_student import small_config
 
@@ -71,7 +75,13 @@ def first(student: Path, roots: tuple[Path, Path]) -> Flown:
 
 
 @pytest.fixture(scope="module")
-def second(first: Flown, student: Path, roots: tuple[Path, Path]) -> Flown:
+def trained(first: Flown, roots: tuple[Path, Path]) -> dict[str, Artifact]:
+    """What the first flow made, before anything else was evaluated."""
+    return artifacts(roots[0])
+
+
+@pytest.fixture(scope="module")
+def second(trained: dict[str, Artifact], student: Path, roots: tuple[Path, Path]) -> Flown:
     return fly(small_config(roots[0], student))
 
 
@@ -87,10 +97,10 @@ def test_the_same_run_again_is_cached(second: Flown) -> None:
 
 
 def test_another_root_gives_the_same_digests_and_the_same_content(
-    first: Flown, student: Path, roots: tuple[Path, Path]
+    trained: dict[str, Artifact], student: Path, roots: tuple[Path, Path]
 ) -> None:
     assert fly(small_config(roots[1], student, tracking__enabled=False)).state == "Completed"
-    one, two = artifacts(roots[0]), artifacts(roots[1])
+    one, two = trained, artifacts(roots[1])
     assert len(one) == len(NAMES) + 2
     assert one.keys() == two.keys()
     for path, artifact in one.items():
@@ -112,6 +122,46 @@ def test_a_stage_s_error_fails_its_task_and_its_flow(student: Path, tmp_path: Pa
     assert "rollout 0001" not in flown.tasks
 
 
+# ---------------------------------------------------------------------------- evaluation
+
+
+def test_a_run_s_last_policy_is_evaluated_on_other_games_without_new_policies(
+    trained: dict[str, Artifact], roots: tuple[Path, Path]
+) -> None:
+    from flows.evaluate import evaluate
+
+    uri, before = f"{roots[0]}/small", trained
+    assert evaluate(uri)["evaluation"] == last_evaluation(before).digest, "as the run evaluated it"
+    assert artifacts(roots[0]).keys() == before.keys()
+    outcome = evaluate(uri, None, ["environment.generated.seed=9"])
+    added = {path: one for path, one in artifacts(roots[0]).items() if path not in before}
+    assert sorted(one.manifest.iteration for one in added.values()) == [0, 2]
+    last = last_evaluation(added)
+    assert outcome == {"evaluation": last.digest}
+    assert last.manifest.inputs["policy"] == last_evaluation(before).manifest.inputs["policy"]
+    assert last.manifest.inputs["data"] != last_evaluation(before).manifest.inputs["data"]
+
+
+def last_evaluation(found: dict[str, Artifact]) -> Artifact:
+    """Return the evaluation after the second update."""
+    (one,) = [a for a in found.values() if (a.manifest.stage, a.manifest.iteration) == ("evaluate", 2)]
+    return one
+
+
+def test_checkpoints_of_other_code_are_not_passed_over_in_silence(
+    first: Flown, student: Path, roots: tuple[Path, Path], tmp_path: Path
+) -> None:
+    from flows.evaluate import prepare
+
+    open_run(small_config(tmp_path, student, seed=1))  # its updates have other digests
+    shutil.copytree(roots[0] / "small" / "checkpoints", tmp_path / "small" / "checkpoints")
+    with pytest.raises(ArtifactError, match="made by other code"):
+        prepare(f"{tmp_path}/small", None, [])
+    assert prepare(f"{tmp_path}/small", 0, [])[2] == 0
+    with pytest.raises(ArtifactError, match="has 0 updates, not 1"):
+        prepare(f"{tmp_path}/small", 1, [])
+
+
 # ------------------------------------------------------------------------------- MLflow
 
 
@@ -129,7 +179,7 @@ def test_mlflow_holds_one_run_with_tags_and_metrics_by_iteration(
     runs: tuple[Any, list[Any]], first: Flown, second: Flown, roots: tuple[Path, Path]
 ) -> None:
     client, found = runs
-    (run,) = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    (run,) = [one for one in found if one.info.run_name == "small"]
     assert run.info.run_name == "small"
     assert run.info.status == "FINISHED"
     assert run.data.tags["method"] == "pivotopd"
@@ -145,22 +195,44 @@ def test_mlflow_holds_one_run_with_tags_and_metrics_by_iteration(
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.yaml"]
 
 
-def test_every_artifact_is_a_dataset_input(runs: tuple[Any, list[Any]], roots: tuple[Path, Path]) -> None:
+def test_every_artifact_is_a_dataset_input(runs: tuple[Any, list[Any]], trained: dict[str, Artifact]) -> None:
     _, found = runs
-    (run,) = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
-    inputs = {one.dataset.name: one.dataset.digest for one in run.inputs.dataset_inputs}
+    (run,) = [one for one in found if one.info.run_name == "small"]
+    inputs = {
+        one.dataset.name: json.loads(one.dataset.profile)["digest"] for one in run.inputs.dataset_inputs
+    }
     stored = {
         f"{one.manifest.stage}-{one.manifest.iteration:04d}": one.digest
-        for one in artifacts(roots[0]).values()
+        for one in trained.values()
         if one.manifest.stage != "checkpoint"
     }
-    assert inputs.keys() == stored.keys()
-    assert all(len(digest) >= 32 and stored[name].startswith(digest) for name, digest in inputs.items())
+    assert inputs == stored
+    assert all(one.dataset.digest == inputs[one.dataset.name][:36] for one in run.inputs.dataset_inputs)
+
+
+def test_an_evaluation_afterwards_leaves_the_training_s_run_alone(
+    runs: tuple[Any, list[Any]], trained: dict[str, Artifact], second: Flown, roots: tuple[Path, Path]
+) -> None:
+    from flows.evaluate import evaluate
+
+    client, found = runs
+    (before,) = [one for one in found if one.info.run_name == "small"]
+    digest = evaluate(f"{roots[0]}/small", None, ["environment.generated.seed=10"])["evaluation"]
+    after = client.get_run(before.info.run_id)
+    assert after.data.tags == before.data.tags
+    assert after.data.metrics == before.data.metrics
+    (own,) = client.search_runs(
+        [before.info.experiment_id],
+        filter_string=f"attributes.run_name = 'small evaluate 0002 {digest[:8]}'",
+    )
+    assert own.info.status == "FINISHED"
+    assert own.data.tags["data_valid"] != before.data.tags["data_valid"]
+    assert "evaluate/success" in own.data.metrics
 
 
 def test_evaluations_are_child_runs(runs: tuple[Any, list[Any]]) -> None:
     _, found = runs
-    (parent,) = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    (parent,) = [one for one in found if one.info.run_name == "small"]
     children = [one for one in found if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(one.info.run_name for one in children) == ["evaluate 0000", "evaluate 0002"]
     assert all("evaluate/success" in one.data.metrics for one in children)
