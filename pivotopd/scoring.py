@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pivotopd.agent.prompting import Prompter
-from pivotopd.errors import ArtifactError
+from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
 from pivotopd.records import Label, Signal, Turn
@@ -90,7 +89,7 @@ class Signaller:
             if row.source == "recovery":
                 prompts[index] = row.hinted_prompt_ids or ()
             elif self.needs.gold_hint and action is not None:
-                ids = self._rebuilt(row, episodes[row.episode], hint=action)
+                ids = self.prompter.hinted(self._plain(row, episodes), hint=action)
                 if ids is None:
                     too_long += 1
                 else:
@@ -107,34 +106,20 @@ class Signaller:
         for index, row in enumerate(rows):
             lesson = lessons.get(row.episode)
             if row.source == "rollout" and lesson:
-                ids = self._rebuilt(row, episodes[row.episode], lesson=lesson)
+                ids = self.prompter.hinted(self._plain(row, episodes), lesson=lesson)
                 if ids is None:
                     too_long += 1
                 else:
                     prompts[index] = ids
         return self._scored(rows, prompts), too_long
 
+    def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:
+        """Rebuild a rollout row's own prompt: else both scores would differ by more than the hint."""
+        return self.prompter.rebuilt(episodes[row.episode], row.turn)
+
     def _scored(self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int]]) -> dict[int, Nats]:
         requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in prompts.items()]
         return dict(zip(prompts, self.policy.score(requests), strict=True)) if requests else {}
-
-    def _rebuilt(
-        self, row: Turn, episode: Sequence[Turn], *, hint: str | None = None, lesson: str | None = None
-    ) -> list[int] | None:
-        """Rebuild a rollout row's prompt with privileged text; None when it is too long.
-
-        Raises:
-            ArtifactError: Without that text it is not the row's prompt: both scores would differ by more.
-        """
-        pairs = [(past.observation, past.action) for past in episode[: row.turn]]
-        admissible = tuple(row.admissible) if row.admissible is not None else None
-        prompt = self.prompter.plain(row.instruction, pairs, row.turn, row.observation, admissible)
-        if prompt is None or prompt.ids != list(row.prompt_ids):
-            raise ArtifactError(
-                f"the recorded prompt of episode {row.episode}, turn {row.turn} cannot be rebuilt",
-                mend="tokenizer, prompt or history settings are not the rollout's; rerun that stage",
-            )
-        return self.prompter.hinted(prompt, hint=hint, lesson=lesson)
 
 
 def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:
