@@ -32,7 +32,7 @@ from pivotopd.rollout import Origin, Played, Player
 from pivotopd.teacher.base import Transcript
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
-from stages.work import Job, Ledger, Stopwatch, Work
+from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn)
 
@@ -42,8 +42,9 @@ def reads(config: RunConfig) -> dict[str, Any]:
     return {
         "run": config.name,
         "evaluation": config.evaluation.model_dump(mode="json", exclude={"every"}),
-        "environment": config.environment.model_dump(mode="json", exclude={"games", "train_split"}),
+        "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
         "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
+        "dtype": config.update.dtype,
     }
 
 

@@ -12,18 +12,24 @@ from pivotopd.evaluation import summarise_panel
 from pivotopd.records import Episode, Turn
 from pivotopd.rollout import Origin, Played, Player, training_jobs
 from stages.metrics import metrics_text
-from stages.work import Job, Ledger, Stopwatch, Work
+from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
-    """Return what this stage reads of a configuration; batch sizes change no result and stay out."""
+    """Return what this stage reads of a configuration.
+
+    Batch sizes change no result and stay out; so does what chooses the games, since they are an input.
+    """
     return {
         "run": config.name,
         "seed": config.seed,
-        "environment": config.environment.model_dump(mode="json", exclude={"games", "valid_split"}),
+        "environment": config.environment.model_dump(
+            mode="json", exclude={*GAMES, "train_split", "valid_split"}
+        ),
         "rollout": config.rollout.model_dump(mode="json", exclude={"batch_episodes"}),
+        "dtype": config.update.dtype,
     }
 
 

@@ -24,6 +24,9 @@ from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
 
+GAMES = frozenset({"games", "generated", "holdout"})
+"""Keys of the environment section that choose games: a digest has their fingerprint, not their names."""
+
 KEPT_POLICIES = 3
 """Loaded policies kept at once: the current one, the initial one, and one being replaced."""
 

@@ -110,6 +110,34 @@ def test_other_games_change_what_plays_them() -> None:
     assert changed | {"warm_start"} == set(digests(plan_of()))
 
 
+@pytest.mark.parametrize("override", ["environment.generated.valid=3", "environment.holdout=3"])
+def test_games_that_are_not_played_change_nothing_that_is(override: str) -> None:
+    assert changed_by(override) <= {f"evaluate {iteration}" for iteration in (0, 1, 2)}
+
+
+def test_training_games_leave_the_evaluation_of_the_start() -> None:
+    assert "evaluate 0" not in changed_by("environment.generated.train=5")
+
+
+def test_the_numeric_type_changes_all_that_a_model_does() -> None:
+    assert changed_by("update.dtype=bfloat16") | {"warm_start"} == set(digests(plan_of()))
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("environment.wording=put", {"label", "recover"}),
+        ("environment.engine=stock", {"label", "recover"}),
+        ("update.dtype=bfloat16", {"recover", "update"}),
+    ],
+)
+def test_a_rerun_has_no_digest_of_work_with_other_settings(override: str, stages: set[str]) -> None:
+    base = plan_of()
+    for stage in stages:
+        rerun = plan_of([override], base, changed_from=(0, stage))
+        assert rerun.job(stage, 0).digest != base.job(stage, 0).digest, stage
+
+
 def test_grpo_neither_labels_nor_recovers() -> None:
     plan = plan_of(["method=grpo"])
     assert plan.stages() == ("rollout", "update")
