@@ -109,16 +109,14 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """Keep transformers' progress bars off the screen, and leave its switch as it was."""
+    """Keep transformers' bars off the screen, by its hook: its switch turns other libraries' bars too."""
     from transformers.utils import logging  # noqa: PLC0415 - heavy
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    before = logging.set_tqdm_hook(lambda _factory, args, settings: logging.EmptyTqdm(*args, **settings))
     try:
         yield
     finally:
-        if shown:
-            logging.enable_progress_bar()
+        logging.set_tqdm_hook(before)
 
 
 def check_finite(model: PreTrainedModel, *, where: str) -> None:

@@ -39,6 +39,36 @@ def test_a_policy_comes_back_the_same(policy: Policy, folder: Path) -> None:
     assert "pivotopd" not in (folder / "config.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_no_bar_is_shown_and_no_switch_is_turned(
+    policy: Policy, tmp_path: Path, capfd: pytest.CaptureFixture[str], shown: bool
+) -> None:
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+    from transformers.utils import logging
+
+    def hook(factory: Callable[..., object], args: tuple[object, ...], settings: dict[str, object]) -> object:
+        return factory(*args, **settings)
+
+    was_hidden, hook_before = are_progress_bars_disabled(), logging.set_tqdm_hook(hook)
+    (enable_progress_bars if shown else disable_progress_bars)()
+    try:
+        assert logging.is_progress_bar_enabled(), "else nothing is tested"
+        save_policy(policy, tmp_path)
+        load_policy(tmp_path)
+        assert capfd.readouterr().err == ""
+        assert logging.is_progress_bar_enabled()
+        assert are_progress_bars_disabled() is not shown
+        with pytest.raises(StorageError):
+            save_policy(policy, tmp_path / "config.json")
+    finally:
+        (disable_progress_bars if was_hidden else enable_progress_bars)()
+        assert logging.set_tqdm_hook(hook_before) is hook
+
+
 def test_bfloat16(folder: Path) -> None:
     loaded = load_policy(folder, "bfloat16")
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
