@@ -82,44 +82,39 @@ class Signaller:
         self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
     ) -> tuple[dict[int, Nats], int]:
         """Score recovery rows under their own hint and pivotal rollout rows under the gold hint."""
-        prompts: dict[int, Sequence[int]] = {}
-        too_long = 0
+        prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             action = gold.get((row.episode, row.turn))
             if row.source == "recovery":
                 prompts[index] = row.hinted_prompt_ids or ()
             elif self.needs.gold_hint and action is not None:
-                ids = self.prompter.hinted(self._plain(row, episodes), hint=action)
-                if ids is None:
-                    too_long += 1
-                else:
-                    prompts[index] = ids
-        return self._scored(rows, prompts), too_long
+                prompts[index] = self.prompter.hinted(self._plain(row, episodes), hint=action)
+        return self._scored(rows, prompts)
 
     def _lesson(
         self, rows: Sequence[Turn], episodes: _Episodes, lessons: Mapping[str, str | None]
     ) -> tuple[dict[int, Nats], int]:
         if not self.needs.lesson:
             return {}, 0
-        prompts: dict[int, Sequence[int]] = {}
-        too_long = 0
+        prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             lesson = lessons.get(row.episode)
             if row.source == "rollout" and lesson:
-                ids = self.prompter.hinted(self._plain(row, episodes), lesson=lesson)
-                if ids is None:
-                    too_long += 1
-                else:
-                    prompts[index] = ids
-        return self._scored(rows, prompts), too_long
+                prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=lesson)
+        return self._scored(rows, prompts)
 
     def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:
         """Rebuild a rollout row's own prompt: else both scores would differ by more than the hint."""
         return self.prompter.rebuilt(episodes[row.episode], row.turn)
 
-    def _scored(self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int]]) -> dict[int, Nats]:
-        requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in prompts.items()]
-        return dict(zip(prompts, self.policy.score(requests), strict=True)) if requests else {}
+    def _scored(
+        self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int] | None]
+    ) -> tuple[dict[int, Nats], int]:
+        """Score rows under other prompts, by row; also return how many have none, since it was too long."""
+        fitting = {index: ids for index, ids in prompts.items() if ids is not None}
+        requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in fitting.items()]
+        scores = self.policy.score(requests) if requests else []
+        return dict(zip(fitting, scores, strict=True)), len(prompts) - len(fitting)
 
 
 def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:
