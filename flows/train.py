@@ -7,7 +7,8 @@ configuration goes on where an earlier one stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -58,29 +59,19 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     Returns:
         The address of the run and the digest of its last policy; a Failed state holds the stage's error.
     """
-    status: RunStatus = "FAILED"
-    tracker: Tracker | None = None
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
-        tracker = start_tracker(work)
-        idle = 0
-        for job in jobs_of(plan):
-            done = run_job(work, job)
-            report(tracker, done)
-            if job.stage == "update":
-                idle = (idle + 1) * done.artifact.manifest.counts["idle"]
-                _refuse_idling(idle, work.config)
-        status = "FINISHED"
-        return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
+        with tracked(work) as tracker:
+            idle = 0
+            for job in jobs_of(plan):
+                done = run_job(work, job)
+                report(tracker, done)
+                if job.stage == "update":
+                    idle = (idle + 1) * done.artifact.manifest.counts["idle"]
+                    _refuse_idling(idle, work.config)
+            return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:
-        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
         return Failed(message=str(error), data=error)
-    except BaseException:
-        status = "KILLED"
-        raise
-    finally:
-        if tracker is not None:
-            tracker.finish(status)
 
 
 def _refuse_idling(idle: int, config: RunConfig) -> None:
@@ -103,14 +94,34 @@ def jobs_of(plan: Plan) -> list[Job]:
     return jobs
 
 
-def start_tracker(work: Work, evaluation: Job | None = None) -> Tracker:
-    """Open the run in MLflow, with the tags that lead back to code, data and jobs.
+@contextmanager
+def tracked(work: Work, evaluation: Job | None = None) -> Iterator[Tracker]:
+    """Open the run in MLflow and say there how it ended.
+
+    A preempted run, or one that was interrupted, is killed; one whose stage failed is failed.
 
     Args:
         work: The run.
         evaluation: Given for an evaluation asked for afterwards: it gets a run of its own, since its games
             and settings may be others than the training's.
     """
+    status: RunStatus = "FAILED"
+    tracker = _start_tracker(work, evaluation)
+    try:
+        yield tracker
+        status = "FINISHED"
+    except PivotError as error:
+        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
+        raise
+    except BaseException:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
+    """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
     config = work.config
     tracker = open_tracker(config.tracking, config.root)
     student = config.student.kind
