@@ -24,7 +24,7 @@ _OUTSIDE_NAME: Any = {
     "threads": True,
     "tracking": True,
     "rollout": {"batch_episodes"},
-    "update": {"micro_batch_tokens"},
+    "update": {"micro_batch_tokens", "idle_limit"},
     "evaluation": {"every"},
 }
 """Keys that change where, how far or how fast a run goes, not what it is: with others it goes on."""

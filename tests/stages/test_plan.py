@@ -57,6 +57,7 @@ def test_the_same_configuration_gives_the_same_digests() -> None:
         "evaluation.every=3",
         "threads=2",
         "update.micro_batch_tokens=99",
+        "update.idle_limit=3",
         "rollout.batch_episodes=3",
         "root=elsewhere",
         "tracking.enabled=false",
@@ -69,7 +70,13 @@ def test_where_and_how_fast_a_run_goes_changes_nothing(override: str) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["iterations=7", "evaluation.every=3", "update.micro_batch_tokens=99", "rollout.batch_episodes=3"],
+    [
+        "iterations=7",
+        "evaluation.every=3",
+        "update.micro_batch_tokens=99",
+        "update.idle_limit=3",
+        "rollout.batch_episodes=3",
+    ],
 )
 def test_it_also_leaves_the_name_of_a_nameless_run(override: str) -> None:
     config = RunConfig()
