@@ -133,6 +133,14 @@ def _shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
+def _index(text: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+    return apply
+
+
 def _write(name: str, text: str) -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
@@ -164,18 +172,29 @@ def _write(name: str, text: str) -> Callable[[Path], None]:
         (_cut, ArtifactError, "weights are damaged"),
         (_scribble, ArtifactError, "weights are damaged"),
         (_lose, ArtifactError, "lack 1 tensors, first model.layers.1.mlp.up_proj.weight"),
-        (_edit(intermediate_size=40), ArtifactError, "cannot be built"),
-        (_edit(vocab_size=5), ArtifactError, "cannot be built"),
+        (_edit(intermediate_size=40), ArtifactError, r"has the shape \[.*\], config.json asks for \["),
+        (_edit(vocab_size=5), ArtifactError, r"has the shape \[.*\], config.json asks for \[5, "),
+        (_index("[1]"), ArtifactError, "index of weights is damaged"),
+        (_index('{"weight_map": [1]}'), ArtifactError, "index of weights is damaged"),
+        (_index('{"weight_map": {}}'), ArtifactError, "something else than files beside it"),
+        (_index('{"weight_map": {"a": "b", "c": 3}}'), ArtifactError, "something else than files beside it"),
+        (_index('{"weight_map": {"a": "../b"}}'), ArtifactError, "something else than files beside it"),
         (_spoil, NumericsError, "model.layers.0.mlp.up_proj.weight holds 2 values"),
     ],
 )
 def test_damage_is_said_in_one_error(
-    folder: Path, damage: Callable[[Path], None], kind: type[PivotError], said: str
+    folder: Path,
+    damage: Callable[[Path], None],
+    kind: type[PivotError],
+    said: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     damage(folder)
     with pytest.raises(kind, match=said) as caught:
         load_policy(folder)
     assert str(folder) in str(caught.value.where)
+    assert caught.value.mend
+    assert capfd.readouterr() == ("", ""), "nothing beside the error"
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
