@@ -37,8 +37,12 @@ def named(config: RunConfig) -> RunConfig:
     """Return the configuration with a run name; one is made of what the run is where none is given.
 
     Raises:
-        ConfigError: The name cannot be a folder's.
+        ConfigError: The name or the root cannot be a folder's.
     """
+    if not config.root.strip() or not config.root.isprintable():
+        raise ConfigError(
+            f"{config.root!r} cannot be a storage root", where="root", mend="give a folder or an fsspec URI"
+        )
     name = config.name
     if name is not None:
         if not _NAME.fullmatch(name) or not name.isprintable() or name == SHARED or name != name.strip():
@@ -78,7 +82,9 @@ def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
     text = layout.store.read_text(layout.config)
     if text is None:
         raise ArtifactError(
-            "there is no run at this address", where=uri, mend="give ROOT/NAME, where config.yaml lies"
+            "there is no run at this address",
+            where=uri or "''",
+            mend="give ROOT/NAME, where config.yaml lies",
         )
     where = layout.store.join(layout.config)
     config = parse_config(parse_yaml(text, where=where), where=where)
