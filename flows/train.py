@@ -132,7 +132,7 @@ def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
     tracker.start(
         name,
         experiment=config.tracking.experiment or f"pivotopd/{config.environment.name}/{student}",
-        tags=_tags(work),
+        tags=_tags(work, trains=evaluation is None),
         config=config.model_dump(mode="json"),
         run_uri=address,
     )
@@ -164,7 +164,7 @@ def report(tracker: Tracker, done: Done) -> None:
     _listener.done(done)
 
 
-def _tags(work: Work) -> dict[str, str]:
+def _tags(work: Work, *, trains: bool) -> dict[str, str]:
     config = work.config
     identity = canonical_json(config.model_dump(mode="json", exclude={"root", "tracking", "threads"}))
     tags = {
@@ -172,12 +172,13 @@ def _tags(work: Work) -> dict[str, str]:
         "seed": str(config.seed),
         "environment": f"{work.environment.spec.name} {work.environment.spec.version}",
         "config_digest": sha256(identity.encode()).hexdigest(),
-        "data_train": work.environment.data_fingerprint(config.environment.train_split),
         "data_valid": work.environment.data_fingerprint(config.environment.valid_split),
         "git_commit": git_commit() or "none",
         "prefect_flow_run": str(runtime.flow_run.id or "none"),
         **{f"version.{name}": version for name, version in package_versions().items()},
     }
+    if trains:
+        tags["data_train"] = work.environment.data_fingerprint(config.environment.train_split)
     for name, variable in (("slurm_job", "SLURM_JOB_ID"), ("kubernetes_pod", "HOSTNAME")):
         if variable in os.environ and (name != "kubernetes_pod" or "KUBERNETES_SERVICE_HOST" in os.environ):
             tags[name] = os.environ[variable]

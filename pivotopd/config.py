@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 
 class Section(BaseModel):
@@ -20,6 +20,7 @@ class Section(BaseModel):
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -107,7 +108,7 @@ class WarmStartSection(Section):
     """Optimizer steps."""
     batch_rows: Count = 16
     """Rows a step."""
-    learning_rate: Positive = 1.5e-3
+    learning_rate: LearningRate = 1.5e-3
     """Peak of a cosine schedule."""
     prompt_weight: NonNegative = 0.1
     """Weight of prompt tokens in the loss; response tokens weigh 1."""
@@ -117,6 +118,13 @@ class WarmStartSection(Section):
     """Held-out games of the check at the end."""
 
 
+def _on_policy(temperature: float) -> float:
+    """Refuse a temperature at which PPO's old log-probabilities would not be the sampler's."""
+    if temperature != 1.0:
+        raise ValueError("rollouts are sampled at temperature 1, where log-probabilities are taken")
+    return temperature
+
+
 class RolloutSection(Section):
     """How episodes are played."""
 
@@ -124,8 +132,8 @@ class RolloutSection(Section):
     """Tasks an iteration."""
     group_size: Count = 8
     """Episodes a task (G)."""
-    temperature: Positive = 1.0
-    """Sampling temperature of rollouts and recoveries."""
+    temperature: Annotated[float, AfterValidator(_on_policy)] = 1.0
+    """Sampling temperature of rollouts and recoveries; only 1 is on-policy, as log-probabilities are at 1."""
     prompt_tokens: Count = 2048
     """Longest prompt; older history is left out first, then the episode ends."""
     response_tokens: Count = 512
@@ -205,7 +213,7 @@ StudentSection = Annotated[
 class UpdateSection(Section):
     """The PPO update."""
 
-    learning_rate: Positive = 1e-6
+    learning_rate: LearningRate = 1e-6
     """AdamW learning rate, constant."""
     weight_decay: NonNegative = 0.01
     """AdamW weight decay."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.replay import Reach, reach
-from pivotopd.errors import EnvironmentFault, SearchLimit
+from pivotopd.errors import EnvironmentFault
 from pivotopd.records import Turn
 from pivotopd.rollout import Job, Played, Start
 from pivotopd.seeds import seed_of
@@ -145,7 +145,7 @@ def find_mistakes(
         also_won: Look at won episodes too.
 
     Returns:
-        The mistakes, by episode id, and the number of episodes left out because a search was given up.
+        The mistakes, by episode id, and the number of episodes that the oracle could not judge.
     """
     found: list[Mistake] = []
     given_up = 0
@@ -154,7 +154,7 @@ def find_mistakes(
             continue
         try:
             mistake = _first_mistake(environment, transcript)
-        except SearchLimit:
+        except EnvironmentFault:
             given_up += 1
             continue
         if mistake is not None:

@@ -11,7 +11,7 @@ without the hint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.environments.base import Env, Environment
@@ -247,6 +247,7 @@ class Recoverer:
             reach(chain.env, transcript.task, transcript.episode.seed, transcript.turns, turn, self.how)
         self.counts.env_steps += 1
         result = chain.env.step(action)
+        chain.rows[-1] = replace(chain.rows[-1], reward=result.reward, next_observation=result.observation)
         if result.done:
             chain.stop("episode_over")
             return

@@ -7,6 +7,7 @@ updates, and the checkpoint at ``RUN/checkpoints/<digest of this job>``.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,7 +17,7 @@ import numpy as np
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.errors import NothingToTrainOn, NumericsError
+from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
@@ -133,13 +134,18 @@ def _step_counts(reports: Sequence[StepReport]) -> dict[str, int]:
 
 
 def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label]]:
-    """Return the rows that train (rollout first), the episodes by id, and the labels."""
+    """Return the rows that train (rollout first), the episodes by id, and the labels.
+
+    An episode that the environment broke off says nothing about the policy: none of its rows train.
+    """
     rollout = work.input(job, "rollout")
+    episodes = {episode.episode: episode for episode in rollout.rows(Episode)}
     rows = rollout.rows(Turn)
     if "recover" in job.inputs:
         rows += work.input(job, "recover").rows(Turn)
+    rows = [row for row in rows if episodes[row.episode].error is None]
     labels = work.input(job, "label").rows(Label) if "label" in job.inputs else []
-    return rows, {episode.episode: episode for episode in rollout.rows(Episode)}, labels
+    return rows, episodes, labels
 
 
 def _nats(values: Sequence[float] | None) -> Nats:
@@ -163,7 +169,17 @@ def _row(row: Turn, signal: Signal, episode: Episode, penalty: float) -> Row:
 
 
 def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[StepReport], str]:
-    """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned."""
+    """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned.
+
+    Raises:
+        ConfigError: Several ranks run the stage: it publishes the checkpoint of one.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "the update stage runs on one rank",
+            where=f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
+            mend="start it without torchrun",
+        )
     source = job.inputs["policy"]
     policy = work.fresh_policy(source)
     seed = seed_of("update", work.config.seed, job.iteration or 0)
@@ -184,8 +200,8 @@ def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[
         with work.begin(checkpoint) as writer:
             with writer.local_folder() as folder:
                 learner.save(folder)
-            writer.publish(counts={}, notes={"weights": weights})
-    return reports, weights
+            published = writer.publish(counts={}, notes={"weights": weights})
+    return reports, published.manifest.notes["weights"]
 
 
 def _advantage(row: Turn, seen: Row, advantage: TokenAdvantage) -> Advantage:
@@ -239,6 +255,7 @@ def _step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:
             f"update/{name}": float(np.mean([getattr(one, name) for one in taken])) for name in means if taken
         },
         "update/skipped_steps": float(len(reports) - len(taken)),
+        "update/first_ratio_gap": reports[0].ratio_gap,
     }
 
 

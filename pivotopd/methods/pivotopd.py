@@ -28,7 +28,7 @@ class PivotOpd:
         self._section = section
         self.needs = Needs(
             labels=True,
-            recovery_depth=recovery_depth,
+            recovery_depth=recovery_depth if section.recovery_weight > 0 else 0,
             gold_hint=section.prevention_weight > 0,
             lesson=section.lesson_weight > 0,
         )

@@ -161,3 +161,8 @@ def test_signs_of_the_mean_advantage_t7(first: list[float], second: list[float])
     gain = weights(p, q, "rollout")
     assert float((p * gain).sum()) == pytest.approx(-divergence(p, q), abs=1e-4)
     assert float((q * gain).sum()) == pytest.approx(divergence(q, p), abs=1e-4)
+
+
+def test_a_recovery_weight_of_zero_asks_for_no_recovery() -> None:
+    assert make_method(PivotOpdMethod(recovery_weight=0.0), 2).needs.recovery_depth == 0
+    assert make_method(PivotOpdMethod(), 2).needs.recovery_depth == 2

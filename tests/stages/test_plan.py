@@ -192,7 +192,7 @@ def test_a_long_plan_is_not_deep() -> None:
 
 def test_before_the_changed_stage_a_rerun_keeps_the_digests() -> None:
     base = plan_of()
-    rerun = plan_of(["recovery.depth=1", "rollout.temperature=0.5"], base, changed_from=(1, "recover"))
+    rerun = plan_of(["recovery.depth=1", "rollout.response_tokens=100"], base, changed_from=(1, "recover"))
     for stage, iteration in NAMES:
         same = rerun.job(stage, iteration).digest == base.job(stage, iteration).digest
         assert same == ((iteration, LOOP.index(stage)) < (1, LOOP.index("recover"))), (stage, iteration)
