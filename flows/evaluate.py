@@ -18,7 +18,7 @@ from stages.runs import rerun, updates_done
 from stages.work import Job, Work
 
 
-@flow(name="evaluate", validate_parameters=False, log_prints=False)
+@flow(name="evaluate", flow_run_name="evaluate {run}", validate_parameters=False, log_prints=False)
 def evaluate(
     run: str, iteration: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, str] | State[Any]:
