@@ -185,7 +185,7 @@ def _explain(problem: Any) -> str:
         return f"{shown}: a section of keys is wanted here (got {value})"
     if kind == "missing":
         return f"{shown} has no default and is not given"
-    return f"{shown}: {problem['msg']} (got {value})"
+    return f"{shown or 'a key'}: {problem['msg']} (got {value})"
 
 
 def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -45,6 +45,8 @@ def refused(text: str | bytes, folder: Path, overrides: list[str] | None = None)
         ("rollout:\n", "rollout: a section of keys is wanted here"),
         ("rollout: 3\n", "rollout: a section of keys is wanted here"),
         ("update:\n  learning_rate: .nan\n", "update.learning_rate: Input should be a finite number"),
+        ("update:\n  learning_rate: 1e300\n", "update.learning_rate: "),
+        ("update:\n  learning_rate: 2.0\n", "update.learning_rate: Input should be less than or equal to 1"),
         ("itterations: 3\n", "did you mean 'iterations'"),
         ("zzz: 3\n", "known keys: name, seed"),
         ("1: 2\n", "Keys should be strings"),
