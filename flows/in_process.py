@@ -25,7 +25,7 @@ def check_prefect_home() -> None:
     Raises:
         ConfigError: The folder cannot be written.
     """
-    folder = Path(os.environ.get(_HOME) or os.path.expanduser("~/.prefect"))
+    folder = Path(os.path.expanduser(os.environ.get(_HOME, "~/.prefect")))
     if os.environ.get(_SERVER) or os.path.exists(folder / "profiles.toml"):  # a profile may name a server
         return
     try:
