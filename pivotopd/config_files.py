@@ -16,6 +16,9 @@ from pydantic import BaseModel, ValidationError
 from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
 
+_MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url"})
+"""Keys at which a key or password may stand by mistake: an error does not repeat their value."""
+
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file and apply dotted overrides such as ``recovery.depth=1``.
@@ -113,7 +116,7 @@ def _number(text: str) -> str | float:
 def _explain(problem: Any, data: dict[str, Any]) -> str:
     """Say one validation problem in words, with the nearest known key for an unknown one."""
     location = [str(part) for part in problem["loc"]]
-    tags = {"grpo", "pivotopd", "tiny", "pretrained"}
+    tags = {"grpo", "pivotopd", "tiny", "pretrained", "oracle", "endpoint", "self"}
     shown = ".".join(part for index, part in enumerate(location) if not (index == 1 and part in tags))
     if problem["type"] == "extra_forbidden":
         known = list(_keys_beside(location))
@@ -125,6 +128,8 @@ def _explain(problem: Any, data: dict[str, Any]) -> str:
     if problem["type"] == "union_tag_invalid":
         return f"{shown}: {problem['ctx']['tag']!r} is not one of {problem['ctx']['expected_tags']}"
     del data
+    if location[-1] in _MAY_HOLD_SECRETS:
+        return f"{shown}: {problem['msg']}"
     return f"{shown}: {problem['msg']} (got {problem['input']!r})"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from pivotopd.artifacts import RunLayout
-from pivotopd.config import RunConfig
+from pivotopd.config import EndpointSection, RunConfig
 from pivotopd.config_files import apply_overrides, dump_config, parse_config
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
@@ -25,6 +25,7 @@ _OUTSIDE_NAME: Any = {
     "threads": True,
     "tracking": True,
     "rollout": {"batch_episodes"},
+    "teacher": set(EndpointSection.RUNNING),
     "update": {"micro_batch_tokens"},
     "evaluation": {"every"},
 }
