@@ -22,7 +22,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
     return {
         "seed": config.seed,
         "recovery": config.recovery.model_dump(mode="json"),
-        "teacher": config.teacher.model_dump(mode="json"),
+        "teacher": config.teacher_reads,
         "rollout": config.rollout.model_dump(
             mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
         ),
@@ -39,7 +39,7 @@ def run(work: Work, job: Job) -> Artifact:
         )
         labels = work.input(job, "label").rows(Label)
         engine = work.engine(job.inputs["policy"])
-    teacher = make_teacher(config, work.environment)
+    teacher = make_teacher(config, work.environment, work.student(job.inputs["policy"]))
     ledger = Ledger(engine)
     recoverer = Recoverer(
         work.environment,
