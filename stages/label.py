@@ -9,6 +9,7 @@ from pivotopd.config import RunConfig, SelfSection
 from pivotopd.records import Label, Lesson
 from pivotopd.teacher.pivots import labels_of, lesson_of
 from pivotopd.teacher.registry import make_teacher
+from pivotopd.teacher.student_chat import Student
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
 from stages.work import Job, Ledger, Stopwatch, Work
@@ -31,7 +32,8 @@ def run(work: Work, job: Job) -> Artifact:
         )
     policy = job.inputs.get("policy")  # there where the student teaches
     ledger = Ledger(work.engine(policy)) if policy else None
-    teacher = make_teacher(config, work.environment, work.student(policy) if policy else None)
+    student = Student(work.engine(policy), work.policy(policy).codec) if policy else None
+    teacher = make_teacher(config, work.environment, student)
     labels: list[Label] = []
     lessons: list[Lesson] = []
     with watch.phase("teach"):

@@ -23,7 +23,6 @@ from pivotopd.models.checkpoint import Policy, load_policy
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
-from pivotopd.teacher.student_chat import Student
 
 KEPT_POLICIES = 3
 """Loaded policies kept at once: the current one, the initial one, and one being replaced."""
@@ -143,10 +142,6 @@ class Work:
                 max_batch=self.config.rollout.batch_episodes,
             )
         return self._engines[source.digest]
-
-    def student(self, source: Source) -> Student:
-        """Return a policy as one that can be asked in words."""
-        return Student(self.engine(source), self.policy(source).codec)
 
     def prompter(self, source: Source) -> Prompter:
         """Return what builds prompts for a policy."""

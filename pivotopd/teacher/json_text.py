@@ -13,6 +13,9 @@ from typing import Any, Final
 REPAIRS: Final = 16
 """Most objects a text that are repaired: each costs a pass over the rest of the text."""
 
+STARTS: Final = 1_000
+"""Most opening braces a text at which an object is looked for."""
+
 _START: Final = re.compile(r"\{(?=\s*[\"'}])")
 _DECODER: Final = json.JSONDecoder(strict=False)  # strict would refuse line breaks inside strings
 
@@ -27,9 +30,10 @@ def objects(text: str, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
         text: Any text.
         keys: The keys looked for.
     """
-    at, repairs = 0, 0
+    at, repairs, starts = 0, 0, 0
     last = max((text.rfind(key) for key in keys), default=-1)
-    while (match := _START.search(text, at)) and match.start() < last:
+    while starts < STARTS and (match := _START.search(text, at)) and match.start() < last:
+        starts += 1
         found, end = _read(text, match.start())
         if found is None and repairs < REPAIRS:
             repairs += 1
