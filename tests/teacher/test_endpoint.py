@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,7 +16,8 @@ from typing import Any
 import pytest
 
 from pivotopd.config import EndpointSection
-from pivotopd.errors import ConfigError, TeacherError
+from pivotopd.errors import ConfigError, Preempted, TeacherError
+from pivotopd.exits import stop_signals
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.endpoint import EndpointChat
 from pivotopd.teacher.reply_cache import ReplyCache
@@ -225,6 +229,18 @@ def test_a_key_that_is_not_there_or_cannot_be_sent(
             chat(server.url, tmp_path, api_key_variable="TEACHER_KEY").ask(asks("a"))
         assert server.paths == []
     assert not (value or "").strip() or value not in str(caught.value)
+
+
+def test_a_stop_signal_does_not_wait_for_replies(tmp_path: Path) -> None:
+    def behave(number: int, body: dict[str, Any]) -> Response:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return Response(said("late").body, wait_s=1.5)
+
+    with serving(behave) as server, stop_signals():
+        start = time.monotonic()
+        with pytest.raises(Preempted):
+            chat(server.url, tmp_path).ask(asks("a"))
+        assert time.monotonic() - start < 1.5
 
 
 # ------------------------------------------------------------------ how servers differ

@@ -166,9 +166,9 @@ def test_nothing_is_evaluated() -> None:
 
 PIECES = st.sampled_from(
     [
-        '{"episode_lesson": "x"', '"step_lessons": {', '"3":', "'", '"', "}", "]", ",", "{", "[", "\\", "\\u12",
-        "```json", "</think>", "<think>", '<correct_action step="3">', "<correct_action>", "</correct_action>", "look",
-        "\ud800", "\x00", "é", "null", "NaN", "1e999", " ", "\n",
+        '{"episode_lesson": "x"', '"step_lessons": {', '"3":', "'", '"', "}", "]", ",", "{", "[", "\\",
+        "\\u12", "```json", "</think>", "<think>", '<correct_action step="3">', "<correct_action>",
+        "</correct_action>", "look", "\ud800", "\x00", "é", "null", "NaN", "1e999", " ", "\n",
     ]
 )  # fmt: skip
 ANY = st.one_of(st.text(st.characters()), st.lists(PIECES, max_size=40).map("".join))
