@@ -177,7 +177,7 @@ class EndpointSection(Section):
     concurrency: Count = 16
     """Requests in flight at once."""
     timeout_s: Positive = 300.0
-    """Longest wait for one reply; with all retries together at most this times (retries + 1)."""
+    """Longest wait for one reply; no try begins after this times (retries + 1)."""
     retries: Annotated[int, Field(ge=0)] = 4
     """Further tries after 429, 5xx, a timeout or a broken connection."""
     price_input: NonNegative | None = None
