@@ -90,7 +90,7 @@ def _order(artifact: Artifact) -> tuple[int, int, str]:
 def _show_episode(console: Console, run: str, iteration: int, episode: str) -> None:
     """Print an episode's turns with label, recovery branch and advantages."""
     from pivotopd.errors import ArtifactError
-    from pivotopd.records import Advantage, Chain, Episode, Label, Turn
+    from pivotopd.records import Advantage, Chain, Episode, Label, Lesson, Turn
     from stages.lineage import lineage
     from stages.runs import find_run
 
@@ -119,6 +119,10 @@ def _show_episode(console: Console, run: str, iteration: int, episode: str) -> N
     console.print(
         f"return {one.episode_return:g}, {'won' if one.won else 'not won'}, ended by {one.termination}\n"
     )
+    for told in label.rows(Lesson) if label else []:
+        if told.episode == episode and (told.lesson or told.unread):
+            said = f"lesson: {told.lesson}" if told.lesson else f"not read by the teacher: {told.unread}"
+            console.print(said, markup=False, style="yellow")
     for turn in sorted(turns, key=lambda turn: turn.turn):
         _show_turn(console, turn, labels.get(turn.turn), advantages.get((turn.turn, None)))
         if turn.turn in chains:
@@ -136,10 +140,10 @@ def _show_turn(console: Console, turn: Turn, label: Label | None, advantage: Adv
     if label is not None:
         style = "yellow" if label.pivotal else "dim"
         gold = escape(label.gold_action or label.gold_written)
-        distances = (
-            f"{label.distance_before} -> {'never' if label.distance_after is None else label.distance_after}"
-        )
-        console.print(f"    [{style}]{label.reason}: gold action {gold} (turns to go {distances})[/{style}]")
+        after = "never" if label.distance_after is None else label.distance_after
+        known = label.distance_before is not None  # only an oracle knows distances
+        distances = f" (turns to go {label.distance_before} -> {after})" if known else ""
+        console.print(f"    [{style}]{label.reason}: gold action {gold}{distances}[/{style}]")
 
 
 def _show_chain(

@@ -6,9 +6,20 @@ deviation. :mod:`pivotopd.config_files` reads files and overrides and explains w
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 
 class Section(BaseModel):
@@ -142,15 +153,100 @@ class RolloutSection(Section):
     """Episodes in flight at once; a result never depends on it."""
 
 
-class TeacherSection(Section):
-    """Who labels episodes and names recovery actions."""
+class OracleSection(Section):
+    """The exact shortest-path oracle labels episodes and names recovery actions."""
 
     kind: Literal["oracle"] = "oracle"
-    """The exact shortest-path oracle."""
+    """Marks this kind of teacher."""
     informed: bool = True
     """Restrict the oracle to what the student has seen; false lets it use hidden objects."""
     max_candidates: Count = 5
     """Most candidate turns an episode (m)."""
+
+
+class EndpointSection(Section):
+    """A language model behind an OpenAI-compatible chat endpoint, such as a vLLM server."""
+
+    RUNNING: ClassVar[frozenset[str]] = frozenset(
+        {
+            "base_url", "api_key_variable", "concurrency", "timeout_s", "retries", "price_input",
+            "price_output", "cache",
+        }
+    )  # fmt: skip
+    """Keys that say where and how the model is reached, not what it answers: no digest covers them."""
+
+    kind: Literal["endpoint"] = "endpoint"
+    """Marks this kind of teacher."""
+    base_url: str
+    """Address up to and without `/chat/completions`, such as `http://localhost:8000/v1`."""
+    model: str
+    """Name that the server gives the model; other weights need another name."""
+    api_key_variable: str | None = None
+    """Name of the environment variable that holds the key; null sends none. The key is kept nowhere."""
+    temperature: NonNegative | None = None
+    """Sampling temperature; null takes the served default."""
+    reply_tokens: Count = 4096
+    """Longest reply."""
+    max_candidates: Count = 5
+    """Most candidate turns an episode (m)."""
+    structured: Literal["off", "auto"] = "off"
+    """`auto` asks the server to enforce JSON, and falls back where it cannot; `off` is the paper's form."""
+    concurrency: Count = 16
+    """Requests in flight at once."""
+    timeout_s: Positive = 300.0
+    """Longest wait for one reply; no try begins after this times (retries + 1)."""
+    retries: Annotated[int, Field(ge=0)] = 4
+    """Further tries after 429, 5xx, a timeout or a broken connection."""
+    price_input: NonNegative | None = None
+    """Price of a million prompt tokens; null counts no cost."""
+    price_output: NonNegative | None = None
+    """Price of a million reply tokens."""
+    cache: str | None = None
+    """Folder or fsspec URI of answered requests; null takes ROOT/shared/teacher_cache."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("write an address such as http://localhost:8000/v1")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("no user, password or query in the address: use api_key_variable")
+        return value.rstrip("/")
+
+    @field_validator("api_key_variable")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", value):
+            raise ValueError("give the name of an environment variable in capitals, never the key itself")
+        return value
+
+
+class SelfSection(Section):
+    """The student, as it is at the start of the iteration, labels its own episodes."""
+
+    kind: Literal["self"] = "self"
+    """Marks this kind of teacher."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature."""
+    prompt_tokens: Count = 16_384
+    """Longest prompt; a longer episode is not read."""
+    reply_tokens: Count = 2048
+    """Longest reply."""
+    max_candidates: Count = 5
+    """Most candidate turns an episode (m)."""
+
+
+def _teacher_tag(value: Any) -> str | None:
+    return value.get("kind", "oracle") if isinstance(value, dict) else getattr(value, "kind", None)
+
+
+TeacherSection = Annotated[
+    Annotated[OracleSection, Tag("oracle")]
+    | Annotated[EndpointSection, Tag("endpoint")]
+    | Annotated[SelfSection, Tag("self")],
+    Discriminator(_teacher_tag),
+]
 
 
 class RecoverySection(Section):
@@ -288,7 +384,7 @@ class RunConfig(Section):
     """Warm start of a tiny student."""
     rollout: RolloutSection = RolloutSection()
     """Rollout stage."""
-    teacher: TeacherSection = TeacherSection()
+    teacher: TeacherSection = Field(default_factory=OracleSection)
     """Label stage, and the recovery queries."""
     recovery: RecoverySection = RecoverySection()
     """Recover stage."""
@@ -308,3 +404,9 @@ class RunConfig(Section):
         if isinstance(value, dict) and isinstance(value.get("method"), str):
             return {**value, "method": {"name": value["method"]}}
         return value
+
+    @property
+    def teacher_reads(self) -> dict[str, Any]:
+        """What decides a teacher's answers: its section without what only says how it is reached."""
+        outside = self.teacher.RUNNING if isinstance(self.teacher, EndpointSection) else frozenset()
+        return self.teacher.model_dump(mode="json", exclude=set(outside))

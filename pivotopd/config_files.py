@@ -25,8 +25,10 @@ _value_text.maxstring = _value_text.maxother = 120
 _value_text.maxlevel = 3
 
 
-_DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny"}
-_CHOICES = frozenset({"grpo", "pivotopd", "tiny", "pretrained"})
+_DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny", "teacher": "oracle"}
+_CHOICES = frozenset({"grpo", "pivotopd", "tiny", "pretrained", "oracle", "endpoint", "self"})
+_MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url"})
+"""Keys at which a key or password may stand by mistake: an error does not repeat their value."""
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -133,7 +135,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     value = parse_yaml(text, where=f"value of {key}")
     if isinstance(value, str):
         value = _number(value)
-    if key in {"method.name", "student.kind"} and _other_choice(data, key, value):
+    if key in {"method.name", "student.kind", "teacher.kind"} and _other_choice(data, key, value):
         data.pop(key.partition(".")[0])  # another choice starts from its own defaults
     *parents, last = key.split(".")
     node = data
@@ -150,7 +152,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _other_choice(data: dict[str, Any], key: str, value: Any) -> bool:
-    """Tell whether an override chooses another method or kind of student than is configured."""
+    """Tell whether an override chooses another method, student or teacher than is configured."""
     section, _, tag = key.partition(".")
     kept = data.get(section)
     return isinstance(kept, dict) and kept.get(tag, _DEFAULT_CHOICE[section]) != value
@@ -171,21 +173,27 @@ def _explain(problem: Any) -> str:
     shown = ".".join(location if choice is None else [location[0], *location[2:]])
     kind, value = problem["type"], _value_text.repr(problem["input"])
     if kind == "extra_forbidden":
-        known = list(_keys_beside(location))
-        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-        if not near:
-            near = [key for key in _all_keys(RunConfig) if key.rsplit(".", 1)[-1] == location[-1]][:1]
-        if near == [shown]:
-            return f"{choice!r} has no key {shown!r}, only {', '.join(known)}"
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
-        return f"unknown key {shown!r}{hint}"
+        return _explain_unknown(location, choice, shown)
     if kind == "union_tag_invalid":
         return f"{shown}: {problem['ctx']['tag']!r} is not one of {problem['ctx']['expected_tags']}"
     if kind in {"model_type", "model_attributes_type", "union_tag_not_found"}:
         return f"{shown}: a section of keys is wanted here (got {value})"
     if kind == "missing":
         return f"{shown} has no default and is not given"
-    return f"{shown or 'a key'}: {problem['msg']} (got {value})"
+    secret = bool(location) and location[-1] in _MAY_HOLD_SECRETS
+    return f"{shown or 'a key'}: {problem['msg']}" + ("" if secret else f" (got {value})")
+
+
+def _explain_unknown(location: list[str], choice: str | None, shown: str) -> str:
+    """Say that a key is unknown, with the nearest known one."""
+    known = list(_keys_beside(location))
+    near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+    if not near:
+        near = [key for key in _all_keys(RunConfig) if key.rsplit(".", 1)[-1] == location[-1]][:1]
+    if near == [shown]:
+        return f"{choice!r} has no key {shown!r}, only {', '.join(known)}"
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
+    return f"unknown key {shown!r}{hint}"
 
 
 def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -115,7 +115,7 @@ class Label:
     """One candidate turn that the teacher named in a finished episode."""
 
     TABLE: ClassVar[str] = "labels"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     run: str = column(TEXT, "name of the run")
     iteration: int = column(INT32, "training iteration, from 0")
@@ -135,10 +135,27 @@ class Label:
         INT32, "oracle: shortest remaining turns before; null if unknown", nullable=True
     )
     distance_after: int | None = column(INT32, "oracle: the same after; null if unsolvable", nullable=True)
+    teacher: str = column(TEXT, "who labelled: kind and name")
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What the teacher said about one episode as a whole; every episode that was given to it has a row."""
+
+    TABLE: ClassVar[str] = "lessons"
+    VERSION: ClassVar[int] = 1
+
+    run: str = column(TEXT, "name of the run")
+    iteration: int = column(INT32, "training iteration, from 0")
+    episode: str = column(TEXT, "id of the episode")
     lesson: str | None = column(TEXT, "the teacher's lesson for the episode", nullable=True)
-    teacher: str = column(TEXT, "who labelled: kind, name and version")
-    prompt_hash: str | None = column(TEXT, "hash of the teacher's prompt", nullable=True)
-    raw_reply: str | None = column(TEXT, "the teacher's reply, unchanged", nullable=True)
+    summary: str | None = column(TEXT, "its summary of the episode", nullable=True)
+    step_turns: Sequence[int] = column(IDS, "turns that it wrote a lesson for")
+    step_lessons: Sequence[str] = column(TEXTS, "those lessons, in the same order; for reading only")
+    unread: str | None = column(TEXT, "why there is no signal; null: the episode was read", nullable=True)
+    teacher: str = column(TEXT, "who labelled: kind and name")
+    prompt_hash: str | None = column(TEXT, "sha256 of the teacher's prompt", nullable=True)
+    raw_reply: str | None = column(TEXT, "the teacher's last reply, unchanged", nullable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +240,8 @@ class Update:
     skipped: bool = column(BOOL, "the step was skipped: its gradient was not finite")
 
 
-Record = Episode | Turn | Label | Chain | Signal | Advantage | Update
-R = TypeVar("R", Episode, Turn, Label, Chain, Signal, Advantage, Update)
+Record = Episode | Turn | Label | Lesson | Chain | Signal | Advantage | Update
+R = TypeVar("R", Episode, Turn, Label, Lesson, Chain, Signal, Advantage, Update)
 
 
 def schema_of(record: type[Any]) -> pa.Schema:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
-from pivotopd.records import Label, Signal, Turn
+from pivotopd.records import Label, Lesson, Signal, Turn
 
 _Episodes = Mapping[str, Sequence[Turn]]
 
@@ -42,18 +42,19 @@ class Signaller:
     reference: Scorer
     needs: Needs
 
-    def score(self, rows: Sequence[Turn], labels: Sequence[Label]) -> Scored:
+    def score(self, rows: Sequence[Turn], labels: Sequence[Label], lessons: Sequence[Lesson] = ()) -> Scored:
         """Return one signal a row.
 
         Args:
             rows: Rollout and recovery rows.
             labels: Labels of the rollout's episodes.
+            lessons: Lessons of the rollout's episodes.
 
         Raises:
             ArtifactError: A prompt to be hinted cannot be rebuilt: the rows come from other settings.
         """
         gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
-        lessons = {label.episode: label.lesson for label in labels if label.lesson}
+        told = {one.episode: one.lesson for one in lessons if one.lesson}
         plain = self.policy.score([ScoreRequest(row.prompt_ids, row.response_ids) for row in rows])
         reference = (
             plain
@@ -62,7 +63,7 @@ class Signaller:
         )
         episodes = _rollouts_by_episode(rows)
         hinted, hints_too_long = self._hinted(rows, episodes, gold)
-        lesson, lessons_too_long = self._lesson(rows, episodes, lessons)
+        lesson, lessons_too_long = self._lesson(rows, episodes, told)
         signals = [
             Signal(
                 episode=row.episode,

@@ -1,27 +1,29 @@
-"""Label: the teacher reads every finished episode and names gold actions. Writes labels."""
+"""Label: the teacher reads every finished episode and names gold actions. Writes labels and lessons."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import RunConfig
-from pivotopd.records import Label
-from pivotopd.teacher.pivots import labels_of
+from pivotopd.config import RunConfig, SelfSection
+from pivotopd.records import Label, Lesson
+from pivotopd.teacher.pivots import labels_of, lesson_of
 from pivotopd.teacher.registry import make_teacher
+from pivotopd.teacher.student_chat import Student
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
-from stages.work import Job, Stopwatch, Work
+from stages.work import Job, Ledger, Stopwatch, Work
 
-TABLES = (Label,)
+TABLES = (Label, Lesson)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
-    """Return what this stage reads of a configuration."""
-    return {
-        "teacher": config.teacher.model_dump(mode="json"),
+    """Return what this stage reads of a configuration; only a student that teaches draws with the seed."""
+    found = {
+        "teacher": config.teacher_reads,
         "environment": config.environment.model_dump(mode="json", include={"engine", "wording", "history"}),
     }
+    return {**found, "seed": config.seed} if isinstance(config.teacher, SelfSection) else found
 
 
 def run(work: Work, job: Job) -> Artifact:
@@ -31,8 +33,12 @@ def run(work: Work, job: Job) -> Artifact:
         transcripts = transcripts_of(
             work.input(job, "rollout"), work.environment, config.environment.train_split
         )
-    teacher = make_teacher(config, work.environment)
+    policy = job.inputs.get("policy")  # there where the student teaches
+    ledger = Ledger(work.engine(policy)) if policy else None
+    student = Student(work.engine(policy), work.policy(policy).codec) if policy else None
+    teacher = make_teacher(config, work.environment, student)
     labels: list[Label] = []
+    lessons: list[Lesson] = []
     with watch.phase("teach"):
         listed = list(transcripts.values())
         for done, (transcript, reading) in enumerate(zip(listed, teacher.read(listed), strict=True), start=1):
@@ -43,10 +49,14 @@ def run(work: Work, job: Job) -> Artifact:
                 teacher.name,
                 config.teacher.max_candidates,
             )
+            lessons.append(lesson_of(reading, transcript.episode, teacher.name))
             work.progress("episodes labelled", done, len(listed))
     pivotal = sum(label.pivotal for label in labels)
+    told = sum(one.lesson is not None for one in lessons)
+    unread = sum(one.unread is not None for one in lessons)
     with work.begin(job) as writer:
         writer.write_rows(Label, labels)
+        writer.write_rows(Lesson, lessons)
         writer.write_log(
             "metrics.json",
             metrics_text(
@@ -54,6 +64,8 @@ def run(work: Work, job: Job) -> Artifact:
                     "label/candidates": len(labels),
                     "label/pivotal": pivotal,
                     "label/unresolved": sum(label.gold_action is None for label in labels),
+                    "label/lessons": told,
+                    "label/unread_share": unread / max(1, len(transcripts)),
                     "label/pivotal_per_episode": pivotal / max(1, len(transcripts)),
                     "label/episodes_with_pivot_share": len({one.episode for one in labels if one.pivotal})
                     / max(1, len(transcripts)),
@@ -65,7 +77,10 @@ def run(work: Work, job: Job) -> Artifact:
                 "episodes": len(transcripts),
                 "labels": len(labels),
                 "pivotal": pivotal,
+                "lessons": told,
+                "unread": unread,
                 **teacher.counts,
+                **(ledger.counts() if ledger else {}),
             },
             seconds=watch.seconds,
         )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pivotopd.artifacts import RunLayout
 from pivotopd.blobs import sha256_of
-from pivotopd.config import PretrainedStudent, RunConfig
+from pivotopd.config import PretrainedStudent, RunConfig, SelfSection
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ArtifactError
@@ -99,6 +99,8 @@ class Plan:
             }
         elif stage == "label":
             inputs = {"rollout": self._output("rollout", iteration)}
+            if isinstance(self.config.teacher, SelfSection):
+                inputs["policy"] = self.policy(iteration)
         elif stage == "recover":
             inputs = {
                 "policy": self.policy(iteration),

@@ -10,6 +10,7 @@ from pivotopd.config import RunConfig
 from pivotopd.records import Chain, Label, Turn
 from pivotopd.recovery import Recoverer
 from pivotopd.teacher.registry import make_teacher
+from pivotopd.teacher.student_chat import Student
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
 from stages.work import Job, Ledger, Stopwatch, Work
@@ -22,7 +23,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
     return {
         "seed": config.seed,
         "recovery": config.recovery.model_dump(mode="json"),
-        "teacher": config.teacher.model_dump(mode="json"),
+        "teacher": config.teacher_reads,
         "rollout": config.rollout.model_dump(
             mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
         ),
@@ -42,7 +43,8 @@ def run(work: Work, job: Job) -> Artifact:
         )
         labels = work.input(job, "label").rows(Label)
         engine = work.engine(job.inputs["policy"])
-    teacher = make_teacher(config, work.environment)
+    student = Student(engine, work.policy(job.inputs["policy"]).codec)
+    teacher = make_teacher(config, work.environment, student)
     ledger = Ledger(engine)
     recoverer = Recoverer(
         work.environment,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pivotopd.artifacts import SHARED, RunLayout
-from pivotopd.config import RunConfig
+from pivotopd.config import EndpointSection, RunConfig
 from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
@@ -24,6 +24,7 @@ _OUTSIDE_NAME: Any = {
     "threads": True,
     "tracking": True,
     "rollout": {"batch_episodes"},
+    "teacher": set(EndpointSection.RUNNING),
     "update": {"micro_batch_tokens", "idle_limit"},
     "evaluation": {"every"},
 }

@@ -22,7 +22,7 @@ from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
 from pivotopd.models.checkpoint import weights_digest
-from pivotopd.records import Advantage, Episode, Label, Signal, Turn, Update
+from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, Turn, Update
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.seeds import seed_of
 from stages.metrics import metrics_text
@@ -51,13 +51,13 @@ def run(work: Work, job: Job) -> Artifact:
     """
     config, watch = work.config, Stopwatch()
     with watch.phase("read"):
-        rows, episodes, labels = _inputs(work, job)
+        rows, episodes, labels, lessons = _inputs(work, job)
         engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
     method = make_method(config.method, config.recovery.depth)
     ledgers = [Ledger(one) for one in ([engine] if reference is engine else [engine, reference])]
     with watch.phase("score"):
         prompter = work.prompter(job.inputs["policy"])
-        scored = Signaller(prompter, engine, reference, method.needs).score(rows, labels)
+        scored = Signaller(prompter, engine, reference, method.needs).score(rows, labels, lessons)
     with watch.phase("advantages"):
         penalty = config.update.invalid_penalty
         penalty = work.environment.invalid_penalty if penalty is None else penalty
@@ -133,8 +133,8 @@ def _step_counts(reports: Sequence[StepReport]) -> dict[str, int]:
     }
 
 
-def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label]]:
-    """Return the rows that train (rollout first), the episodes by id, and the labels.
+def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label], list[Lesson]]:
+    """Return the rows that train (rollout first), the episodes by id, labels and lessons.
 
     An episode that the environment broke off says nothing about the policy: none of its rows train.
     """
@@ -145,7 +145,8 @@ def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[
         rows += work.input(job, "recover").rows(Turn)
     rows = [row for row in rows if episodes[row.episode].error is None]
     labels = work.input(job, "label").rows(Label) if "label" in job.inputs else []
-    return rows, episodes, labels
+    lessons = work.input(job, "label").rows(Lesson) if "label" in job.inputs else []
+    return rows, episodes, labels, lessons
 
 
 def _nats(values: Sequence[float] | None) -> Nats:

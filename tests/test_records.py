@@ -74,7 +74,7 @@ def test_every_column_is_typed_and_explained(record: type[Any]) -> None:
 
 
 def test_table_names_are_distinct() -> None:
-    assert len({record.TABLE for record in RECORDS}) == len(RECORDS) == 7
+    assert len({record.TABLE for record in RECORDS}) == len(RECORDS) == 8
 
 
 def test_token_ids_are_int32() -> None:
@@ -98,10 +98,7 @@ def test_empty_list_and_null_differ() -> None:
             "unresolved",
             None,
             None,
-            None,
             "oracle",
-            None,
-            None,
         )
     ]
     back = from_table(Label, to_table(Label, rows), "here")

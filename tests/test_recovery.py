@@ -62,7 +62,7 @@ def pivot_at(turn: int, transcript: Transcript) -> Label:
     return Label(
         run=one.run, iteration=one.iteration, episode=one.episode, turn=turn, gold_written="g",
         gold_action="g", accepted_actions=["g"], student_action=one.action, pivotal=True, reason="pivotal",
-        distance_before=None, distance_after=None, lesson=None, teacher="t", prompt_hash=None, raw_reply=None,
+        distance_before=None, distance_after=None, teacher="t",
     )  # fmt: skip
 
 

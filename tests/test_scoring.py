@@ -16,10 +16,10 @@ from pivotopd.models.base import Nats, Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import make_policy
 from pivotopd.models.tiny import build_model
 from pivotopd.models.transformers_engine import TransformersEngine
-from pivotopd.records import Label, Signal, Turn, from_table, to_table
+from pivotopd.records import Label, Lesson, Signal, Turn, from_table, to_table
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.teacher.base import Candidate, Reading
-from pivotopd.teacher.pivots import labels_of
+from pivotopd.teacher.pivots import labels_of, lesson_of
 from tests import play
 from tests.test_recovery import episode, oracle_labels, recovered, recoverer
 
@@ -63,6 +63,7 @@ class Case:
     rollout: list[Turn]
     recovery: list[Turn]
     labels: list[Label]
+    lessons: list[Lesson]
 
     @property
     def rows(self) -> list[Turn]:
@@ -75,13 +76,18 @@ def case() -> Case:
     won = episode(play.plan(play.environment().tasks("train")[1], {2, 4}), "won", 1)
     labels = oracle_labels(lost, won)
     recovery = recovered(recoverer(), labels, lost, won).turns
-    labels = [replace(one, lesson=LESSON) if one.episode == "e" else one for one in labels]
-    return Case([*lost.turns, *won.turns], recovery, labels)
+    lessons = [
+        lesson_of(Reading((), LESSON), lost.episode, "t"),
+        lesson_of(Reading((), unread="silence"), won.episode, "t"),
+    ]
+    return Case([*lost.turns, *won.turns], recovery, labels, lessons)
 
 
 def scored(case: Case, needs: Needs = ALL, rows: Sequence[Turn] | None = None) -> tuple[Scored, Counting]:
     one = Counting(-1.0)
-    return Signaller(play.prompter(), one, one, needs).score(rows or case.rows, case.labels), one
+    return Signaller(play.prompter(), one, one, needs).score(
+        rows or case.rows, case.labels, case.lessons
+    ), one
 
 
 def has(signals: Sequence[Signal], name: str) -> list[tuple[str, str, int]]:
@@ -128,7 +134,7 @@ def test_every_number_is_the_engines_own_under_the_right_prompt(
     case: Case, policy: TransformersEngine
 ) -> None:
     reference = engine(1)
-    found = Signaller(play.prompter(), policy, reference, ALL).score(case.rows, case.labels)
+    found = Signaller(play.prompter(), policy, reference, ALL).score(case.rows, case.labels, case.lessons)
     gold = {(one.episode, one.turn): one.gold_action for one in case.labels if one.pivotal}
     for row, signal in zip(case.rows, found.signals, strict=True):
         plain_text = play.codec().decode(row.prompt_ids)[0]
@@ -169,11 +175,11 @@ def test_hints_and_lessons_that_do_not_fit_are_skipped_and_counted(case: Case) -
     tight = play.prompter(prompt_tokens=limit)
     long = "\u007f" * (limit + HINT_TOKENS)
     labels = [
-        replace(one, gold_action=long if one.episode == "won" else one.gold_action,
-                lesson=long if one.episode == "e" else LESSON) for one in case.labels
-    ]  # fmt: skip
+        replace(one, gold_action=long if one.episode == "won" else one.gold_action) for one in case.labels
+    ]
+    lessons = [replace(one, lesson=long if one.episode == "e" else LESSON) for one in case.lessons]
     one = Counting(-1.0)
-    found = Signaller(tight, one, one, ALL).score(case.rollout, labels)
+    found = Signaller(tight, one, one, ALL).score(case.rollout, labels, lessons)
     assert (found.hints_too_long, found.lessons_too_long) == (2, 8)
     assert has(found.signals, "hinted_nats") == [("rollout", "e", 3)]
     assert {episode for _, episode, _ in has(found.signals, "lesson_nats")} == {"won"}

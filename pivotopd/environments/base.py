@@ -170,6 +170,60 @@ class Wording(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedTurn:
+    """A turn of a finished episode, as a teacher reads it.
+
+    Attributes:
+        observation: What the student saw.
+        action: What was sent to the environment.
+        committed: False where the reply held no action in the required form.
+    """
+
+    observation: str
+    action: str
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """A finished episode, as a teacher reads it.
+
+    Attributes:
+        instruction: The task, as the environment states it.
+        won: The environment's verdict.
+        termination: Why it ended.
+        turns: Its turns, by index.
+        last_observation: What the last action was answered, where it was executed.
+    """
+
+    instruction: str
+    won: bool
+    termination: str
+    turns: tuple[PlayedTurn, ...]
+    last_observation: str | None
+
+
+ReplyForm = Literal["blocks", "json"]
+"""How a labelling reply gives its actions: a block each after the JSON, or inside the JSON."""
+
+
+class TeacherWording(Protocol):
+    """An environment's text for a teacher that is a language model."""
+
+    def label_prompt(self, episode: PlayedEpisode, max_candidates: int, form: ReplyForm) -> str:
+        """Ask what went wrong in an episode and what should have been done, at most ``max_candidates`` turns.
+
+        Instructions and format come first and are the same for all episodes, so that a server computes them
+        once; the question comes last.
+        """
+        ...
+
+    def query_prompt(self, view: View) -> str:
+        """Ask for the single best next action in what the student sees: the view and nothing else."""
+        ...
+
+
 class TaskOracle(Protocol):
     """Exact knowledge of one task, for the oracle teacher and for diagnosis. Never used by a student."""
 
@@ -196,6 +250,7 @@ class Environment(Protocol):
 
     spec: EnvSpec
     wording: Wording
+    teacher_wording: TeacherWording
     invalid_penalty: float
 
     def tasks(self, split: str) -> Sequence[Task]:

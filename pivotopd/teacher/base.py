@@ -46,12 +46,25 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a teacher says about one episode."""
+    """What a teacher says about one episode.
+
+    Attributes:
+        candidates: Turns that it names, in its order.
+        lesson: Its lesson for the episode.
+        prompt_hash: sha256 of its prompt.
+        raw_reply: Its last reply, unchanged.
+        summary: Its summary of the episode.
+        step_lessons: (turn, sentence) pairs; for reading only.
+        unread: Why there is no signal; None where the episode was read.
+    """
 
     candidates: tuple[Candidate, ...]
     lesson: str | None = None
     prompt_hash: str | None = None
     raw_reply: str | None = None
+    summary: str | None = None
+    step_lessons: tuple[tuple[int, str], ...] = ()
+    unread: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class OracleTeacher:
                 readings.append(self._read(transcript))
             except EnvironmentFault as fault:
                 self.unreadable += 1
-                readings.append(Reading((), raw_reply=str(fault)))
+                readings.append(Reading((), unread=str(fault)))
         return readings
 
     def next_actions(self, queries: Sequence[Query]) -> list[str | None]:

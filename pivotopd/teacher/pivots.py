@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pivotopd.environments.base import Wording
-from pivotopd.records import Label, Turn
+from pivotopd.records import Episode, Label, Lesson, Turn
 from pivotopd.teacher.base import Reading
 
 
@@ -50,9 +50,23 @@ def labels_of(
             reason=reason,
             distance_before=candidate.distance_before,
             distance_after=candidate.distance_after,
-            lesson=reading.lesson,
             teacher=teacher,
-            prompt_hash=reading.prompt_hash,
-            raw_reply=reading.raw_reply,
         )
     return [labels[index] for index in sorted(labels)]
+
+
+def lesson_of(reading: Reading, episode: Episode, teacher: str) -> Lesson:
+    """Return what a teacher said about an episode as a whole; an episode without any label has one too."""
+    return Lesson(
+        run=episode.run,
+        iteration=episode.iteration,
+        episode=episode.episode,
+        lesson=reading.lesson,
+        summary=reading.summary,
+        step_turns=[turn for turn, _ in reading.step_lessons],
+        step_lessons=[sentence for _, sentence in reading.step_lessons],
+        unread=reading.unread,
+        teacher=teacher,
+        prompt_hash=reading.prompt_hash,
+        raw_reply=reading.raw_reply,
+    )

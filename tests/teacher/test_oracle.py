@@ -267,7 +267,7 @@ def test_an_episode_that_cannot_be_reached_again_costs_its_own_reading_only() ->
     one = teacher()
     unread, read = one.read([broken, good])
     assert unread.candidates == ()
-    assert "differs" in (unread.raw_reply or "")
+    assert "differs" in (unread.unread or "")
     assert [candidate.turn for candidate in read.candidates] == [2]
     assert one.counts["episodes_unreadable"] == 1
 

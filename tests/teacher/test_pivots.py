@@ -81,8 +81,7 @@ def test_a_label_carries_all_that_the_teacher_said() -> None:
     assert label == Label(
         run="test", iteration=2, episode="e", turn=1, gold_written="Go!", gold_action="go to shelf 1",
         accepted_actions=["go to shelf 1", "go to shelf 2"], student_action="look", pivotal=True,
-        reason="pivotal", distance_before=4, distance_after=6, lesson="Look first.", teacher="someone",
-        prompt_hash="prompt", raw_reply="raw",
+        reason="pivotal", distance_before=4, distance_after=6, teacher="someone",
     )  # fmt: skip
     assert from_table(Label, to_table(Label, [label]), "here") == [label]
 

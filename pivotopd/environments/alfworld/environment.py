@@ -17,8 +17,9 @@ from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.alfworld.oracle import Oracle
 from pivotopd.environments.alfworld.problem import World, parse_problem
 from pivotopd.environments.alfworld.snapshots import from_bytes
+from pivotopd.environments.alfworld.teacher_prompts import AlfworldTeacherWording
 from pivotopd.environments.alfworld.wording import make_wording
-from pivotopd.environments.base import Env, EnvSpec, Task, View
+from pivotopd.environments.base import Env, EnvSpec, Task, TeacherWording, View
 from pivotopd.errors import ConfigError, GameError
 
 INVALID_PENALTY: Final = 0.1
@@ -42,6 +43,7 @@ class AlfworldEnvironment:
     def __init__(self, section: EnvironmentSection) -> None:
         self._section = section
         self.wording = make_wording(section.prompt)
+        self.teacher_wording: TeacherWording = AlfworldTeacherWording(section.wording)
         self.spec: EnvSpec = NativeEnv(section.wording).spec
         if section.engine == "stock":
             from pivotopd.environments.alfworld.stock import StockEnv  # noqa: PLC0415 - an extra

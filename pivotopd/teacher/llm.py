@@ -1,0 +1,197 @@
+"""A language model as a teacher: what it is asked, and what its replies mean.
+
+Paper sections 3.1, 3.2 and App. B; see docs/method.md, Labelling. A reply that cannot be read is asked for
+once more; then its episode has no signal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pivotopd.environments.base import Environment, PlayedEpisode, PlayedTurn
+from pivotopd.errors import TeacherError
+from pivotopd.records import Turn
+from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
+from pivotopd.teacher.chat import Answer, Ask, Chat
+from pivotopd.teacher.replies import (
+    LABEL_SCHEMA,
+    LabelReply,
+    Unreadable,
+    read_label_reply,
+    read_query_reply,
+    well_formed,
+)
+from pivotopd.teacher.resolution import resolve
+
+_AGAIN = "\n\nAn earlier answer to this could not be used: {reason}. Keep to the form exactly."
+
+
+@dataclass
+class LlmTeacher:
+    """Labels episodes by asking a language model.
+
+    Args:
+        environment: Gives the prompts and the form in which actions are compared.
+        chat: Answers.
+        max_candidates: m, most candidates an episode.
+    """
+
+    environment: Environment
+    chat: Chat
+    max_candidates: int
+    name: str = field(init=False)
+    _answered: int = 0
+    _unreadable: int = 0
+    _unread: int = 0
+    _silent: int = 0
+    _ineligible: int = 0
+    _unresolved: int = 0
+
+    def __post_init__(self) -> None:
+        """Name the teacher by who answers."""
+        self.name = self.chat.name
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of the replies, and the chat's own counts."""
+        return {
+            "teacher_replies_unreadable": self._unreadable,
+            "teacher_episodes_unread": self._unread,
+            "teacher_queries_unread": self._silent,
+            "teacher_candidates_ineligible": self._ineligible,
+            "teacher_actions_unresolved": self._unresolved,
+            **self.chat.counts,
+        }
+
+    def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode; one that could not be had or read says why.
+
+        Raises:
+            TeacherError: Not one request of this teacher has been answered.
+        """
+        listed = [transcript for transcript in transcripts if transcript.turns]
+        asks = [self._label_ask(transcript) for transcript in listed]
+        answers = self._ask(asks)
+        found = [self._label_reply(answer) for answer in answers]
+        again = [index for index, reply in enumerate(found) if isinstance(reply, Unreadable)]
+        repeated = self._ask([_again(asks[index], found[index]) for index in again])
+        for index, answer in zip(again, repeated, strict=True):
+            if answer.text is not None:  # else the first reply remains, with its reason
+                answers[index], found[index] = answer, self._label_reply(answer)
+        readings = {
+            transcript.episode.episode: self._reading(transcript, answer, reply)
+            for transcript, answer, reply in zip(listed, answers, found, strict=True)
+        }
+        empty = Reading((), unread="no turn was played")
+        return [readings.get(transcript.episode.episode, empty) for transcript in transcripts]
+
+    def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
+        """Return the resolved next action of each query; None where none was named or none fits.
+
+        Raises:
+            TeacherError: Not one request of this teacher has been answered.
+        """
+        asks = [Ask(self.environment.teacher_wording.query_prompt(query.view)) for query in queries]
+        found = [self._query_reply(answer) for answer in self._ask(asks)]
+        again = [index for index, reply in enumerate(found) if isinstance(reply, Unreadable)]
+        repeated = self._ask([_again(asks[index], found[index]) for index in again])
+        for index, answer in zip(again, repeated, strict=True):
+            found[index] = self._query_reply(answer)
+        return [self._next(query, reply) for query, reply in zip(queries, found, strict=True)]
+
+    def _ask(self, asks: Sequence[Ask]) -> list[Answer]:
+        answers = self.chat.ask(asks) if asks else []
+        failures = [answer.failure for answer in answers if answer.text is None]
+        self._answered += len(answers) - len(failures)
+        if failures and not self._answered:
+            raise TeacherError(
+                f"none of {len(answers)} requests to the teacher was answered; the first one: {failures[0]}",
+                where=self.chat.where,
+                mend="check the teacher's address, model and limits, then run the same command again",
+            )
+        return answers
+
+    def _label_ask(self, transcript: Transcript) -> Ask:
+        wording, episode = self.environment.teacher_wording, _played(transcript)
+        return Ask(
+            wording.label_prompt(episode, self.max_candidates, "blocks"),
+            wording.label_prompt(episode, self.max_candidates, "json"),
+            LABEL_SCHEMA,
+        )
+
+    def _label_reply(self, answer: Answer) -> LabelReply | Unreadable | None:
+        """Return the reply, what is wrong with it, or None where there is none."""
+        if answer.text is None:
+            return None
+        try:
+            return read_label_reply(answer.text)
+        except Unreadable as reason:
+            self._unreadable += 1
+            return reason
+
+    def _query_reply(self, answer: Answer) -> str | Unreadable | None:
+        if answer.text is None:
+            return None
+        try:
+            return read_query_reply(answer.text)
+        except Unreadable as reason:
+            self._unreadable += 1
+            return reason
+
+    def _reading(
+        self, transcript: Transcript, answer: Answer, reply: LabelReply | Unreadable | None
+    ) -> Reading:
+        prompt_hash = hashlib.sha256(answer.prompt.encode("utf-8", "backslashreplace")).hexdigest()
+        raw = None if answer.text is None else well_formed(answer.text)
+        if not isinstance(reply, LabelReply):
+            self._unread += 1
+            why = well_formed(str(reply) if reply is not None else answer.failure or "no reply")
+            return Reading((), prompt_hash=prompt_hash, raw_reply=raw, unread=why)
+        return Reading(
+            self._candidates(reply, transcript.turns),
+            reply.episode_lesson,
+            prompt_hash,
+            raw,
+            reply.episode_summary,
+            reply.step_lessons,
+        )
+
+    def _candidates(self, reply: LabelReply, turns: Sequence[Turn]) -> tuple[Candidate, ...]:
+        candidates = []
+        for step, written in reply.correct_actions:
+            if step >= len(turns):
+                self._ineligible += 1
+                continue
+            candidates.append(Candidate(step, written, self._resolve(written, turns[step].admissible)))
+        return tuple(candidates)
+
+    def _next(self, query: Query, reply: str | Unreadable | None) -> str | None:
+        if not isinstance(reply, str):
+            self._silent += 1
+            return None
+        return self._resolve(reply, query.view.admissible)
+
+    def _resolve(self, written: str, admissible: Sequence[str] | None) -> str | None:
+        action = resolve(written, admissible, self.environment.wording.normal_form)
+        self._unresolved += action is None
+        return action
+
+
+def _again(ask: Ask, reason: object) -> Ask:
+    """Return a request once more: another text, so that no cache answers it, with the same beginning."""
+    added = _AGAIN.format(reason=reason)
+    json_prompt = None if ask.json_prompt is None else ask.json_prompt + added
+    return replace(ask, prompt=ask.prompt + added, json_prompt=json_prompt)
+
+
+def _played(transcript: Transcript) -> PlayedEpisode:
+    turns = transcript.turns
+    return PlayedEpisode(
+        instruction=turns[0].instruction,
+        won=transcript.episode.won,
+        termination=transcript.episode.termination,
+        turns=tuple(PlayedTurn(turn.observation, turn.action, turn.committed) for turn in turns),
+        last_observation=turns[-1].next_observation,
+    )

@@ -1,0 +1,155 @@
+"""The OpenAI chat protocol: a request as JSON, a response as a reply or as a reason why it is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+TRANSIENT: Final = frozenset({408, 409, 425, 429})
+"""Status codes below 500 that another try may mend."""
+REFUSED: Final = frozenset({400, 413, 422})
+"""Status codes that concern one request, such as a prompt above the model's context."""
+SHOWN_CHARACTERS: Final = 300
+"""Characters of a server's text that an error repeats."""
+
+
+class Transient(Exception):
+    """A try failed in a way that may pass.
+
+    Attributes:
+        retry_after_s: Seconds that the server asks to wait.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class Refused(Exception):
+    """The server does not take this request; others may pass."""
+
+
+class Fatal(Exception):
+    """The server takes no request: key, model or address are wrong."""
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Message(_Lenient):
+    content: str | None = None
+
+
+class _Choice(_Lenient):
+    message: _Message
+
+
+class _Usage(_Lenient):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Completion(_Lenient):
+    choices: tuple[_Choice, ...]
+    usage: _Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A reply and the server's count of its tokens."""
+
+    text: str
+    prompt_tokens: int
+    reply_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How servers differ.
+
+    Attributes:
+        limit: Name of the reply limit; newer OpenAI models take only ``max_completion_tokens``.
+        schema: The server enforces a JSON schema.
+    """
+
+    limit: str = "max_tokens"
+    schema: bool = True
+
+    def adapted(self, refusal: str, used_schema: bool) -> Dialect:
+        """Return the dialect to try after a refusal: this one where nothing is left to change."""
+        if self.limit == "max_tokens" and "max_completion_tokens" in refusal:
+            return replace(self, limit="max_completion_tokens")
+        marks = ("response_format", "json_schema", "schema", "guided", "structured")
+        if used_schema and any(mark in refusal.lower() for mark in marks):
+            return replace(self, schema=False)
+        return self
+
+
+def body_of(request: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """Return the JSON body of a request (model, messages, temperature, reply_tokens, schema)."""
+    body: dict[str, Any] = {
+        "model": request["model"],
+        "messages": request["messages"],
+        dialect.limit: request["reply_tokens"],
+    }
+    if request["temperature"] is not None:
+        body["temperature"] = request["temperature"]
+    if request["schema"] is not None:
+        schema = {"name": "reply", "schema": request["schema"], "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def read_response(response: httpx.Response) -> Received:
+    """Return the reply in a response.
+
+    Raises:
+        Transient: Another try may help: busy, broken, or not a chat completion.
+        Refused: The server does not take this request.
+        Fatal: It would take none.
+    """
+    status = response.status_code
+    if status == 200:
+        try:
+            completion = _Completion.model_validate_json(response.content)
+        except ValidationError:
+            raise Transient(f"no chat completion: {shown(response.text)!r}") from None
+        if not completion.choices:
+            raise Transient("a chat completion without a choice")
+        usage = completion.usage or _Usage()
+        text = completion.choices[0].message.content or ""
+        return Received(text, usage.prompt_tokens, usage.completion_tokens)
+    reason = f"status {status}: {shown(response.text)!r}"
+    if status in TRANSIENT or status >= 500:
+        raise Transient(reason, _retry_after_s(response.headers.get("retry-after")))
+    raise Refused(reason) if status in REFUSED else Fatal(reason)
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a server's text on one line."""
+    flat = " ".join(text[: 8 * SHOWN_CHARACTERS].split())
+    return flat if len(flat) <= SHOWN_CHARACTERS else f"{flat[:SHOWN_CHARACTERS]}..."
+
+
+def _retry_after_s(value: str | None) -> float:
+    """Read Retry-After: seconds, or a date (RFC 9110, 10.2.3); 0 for what is neither."""
+    if value is None:
+        return 0.0
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(value)
+        except ValueError:
+            return 0.0
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        seconds = (date - datetime.now(UTC)).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
