@@ -32,7 +32,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class GeneratedGames(Section):
@@ -252,7 +252,7 @@ TeacherSection = Annotated[
 class RecoverySection(Section):
     """Recovery branches after pivotal turns."""
 
-    depth: Annotated[int, Field(ge=0)] = 2
+    depth: Annotated[int, Field(ge=0, le=100)] = 2
     """Recovery turns after each pivotal turn (K)."""
     limit: Annotated[int, Field(ge=0)] = 64
     """Most recovery chains an iteration; which ones is drawn uniformly."""

@@ -252,6 +252,10 @@ class Player:
         )
 
 
+def _shuffled(tasks: Sequence[Task], run_seed: int, lap: int) -> list[Task]:
+    return sorted(tasks, key=lambda task: seed_of("task order", run_seed, lap, task.id))
+
+
 def training_jobs(
     tasks: Sequence[Task], *, run_seed: int, iteration: int, count: int, group_size: int
 ) -> list[Job]:
@@ -262,10 +266,12 @@ def training_jobs(
     """
     jobs = []
     came: Counter[str] = Counter()
+    laps: dict[int, list[Task]] = {}
     for position in range(iteration * count, (iteration + 1) * count):
         lap, place = divmod(position, len(tasks))
-        order = sorted(tasks, key=lambda task: seed_of("task order", run_seed, lap, task.id))
-        task = order[place]
+        if lap not in laps:
+            laps[lap] = _shuffled(tasks, run_seed, lap)
+        task = laps[lap][place]
         group = f"{iteration:04d}/{position - iteration * count:03d}"
         for sample in range(group_size):
             seed = seed_of("episode", run_seed, iteration, task.id, came[task.id] + sample)
