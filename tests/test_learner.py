@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers.utils import logging
 
 import pivotopd.learner as learner_module
 from pivotopd.errors import ArtifactError, NothingToTrainOn, NumericsError
@@ -290,7 +289,6 @@ def test_closed_learners_leave_no_memory_and_no_hooks() -> None:
 
 
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    logging.disable_progress_bar()  # of save_pretrained, which is not the learner's
     made = policy()
     with Learner(made, section()) as learner:
         learner.update(make_rows(made.model), 0)
