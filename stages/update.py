@@ -21,7 +21,7 @@ from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
-from pivotopd.models.checkpoint import weights_digest
+from pivotopd.models.checkpoint import check_finite, weights_digest
 from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, Turn, Update
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.seeds import seed_of
@@ -47,7 +47,7 @@ def run(work: Work, job: Job) -> Artifact:
 
     Raises:
         NothingToTrainOn: There is no training signal; no checkpoint is written.
-        NumericsError: No gradient was finite; no checkpoint is written.
+        NumericsError: No gradient was finite, or a weight is not any more; no checkpoint is written.
     """
     config, watch = work.config, Stopwatch()
     with watch.phase("read"):
@@ -174,6 +174,7 @@ def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[
 
     Raises:
         ConfigError: Several ranks run the stage: it publishes the checkpoint of one.
+        NumericsError: No gradient was finite, or a weight is not any more; no checkpoint is written.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
@@ -194,6 +195,11 @@ def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[
                 where=f"update of iteration {job.iteration}",
                 mend="lower update.learning_rate or the method's weights; the checkpoint is as it was",
             )
+        check_finite(
+            policy.model,
+            where=f"update of iteration {job.iteration}, before its checkpoint",
+            mend="lower update.learning_rate; the checkpoint before is as it was",
+        )
         checkpoint = Job(
             "checkpoint", job.iteration, work.layout.checkpoints, job.digest, job.code, job.reads, job.inputs
         )

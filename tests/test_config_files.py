@@ -47,6 +47,8 @@ def refused(text: str | bytes, folder: Path, overrides: list[str] | None = None)
         ("update:\n  learning_rate: .nan\n", "update.learning_rate: Input should be a finite number"),
         ("update:\n  learning_rate: 1e300\n", "update.learning_rate: "),
         ("update:\n  learning_rate: 2.0\n", "update.learning_rate: Input should be less than or equal to 1"),
+        ("update:\n  clip_ratio: 1e300\n", "update.clip_ratio: "),
+        ("update:\n  clip_ratio: 1.0e+300\n", "Input should be less than or equal to 1000000000"),
         ("itterations: 3\n", "did you mean 'iterations'"),
         ("zzz: 3\n", "known keys: name, seed"),
         ("1: 2\n", "Keys should be strings"),

@@ -125,7 +125,9 @@ def _silent() -> Iterator[None]:
         logging.set_tqdm_hook(before)
 
 
-def check_finite(model: PreTrainedModel, *, where: str) -> None:
+def check_finite(
+    model: PreTrainedModel, *, where: str, mend: str = "go back to an earlier checkpoint"
+) -> None:
     """Refuse a model with a weight that is NaN or infinite.
 
     Raises:
@@ -137,7 +139,7 @@ def check_finite(model: PreTrainedModel, *, where: str) -> None:
             raise NumericsError(
                 f"tensor {name} holds {bad} values that are not finite",
                 where=where,
-                mend="go back to an earlier checkpoint",
+                mend=mend,
             )
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from pivotopd.artifacts import Artifact
 from pivotopd.errors import ArtifactError, ConfigError, NothingToTrainOn, NumericsError, PivotError
+from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.manifest import File, Manifest, Part, content_digest
 from pivotopd.models.checkpoint import weights_digest
 from pivotopd.records import Advantage, Chain, Episode, Label, Signal, Turn, Update
@@ -428,6 +429,24 @@ def test_a_checkpoint_that_is_not_finite_is_refused(copy: Callable[[], StoredRun
         run.run("rollout", 1)
     assert caught.value.exit_code == 7
     assert str(weights.parent) in str(caught.value)
+
+
+def test_an_update_that_ends_not_finite_writes_no_checkpoint(
+    copy: Callable[[], StoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, update = copy(), Learner.update
+
+    def overflow(learner: Learner, rows: Sequence[TrainingRow], seed: int) -> list[StepReport]:
+        reports = update(learner, rows, seed)
+        next(iter(learner._policy.model.parameters())).data[0, 0] = float("inf")
+        return reports
+
+    monkeypatch.setattr(Learner, "update", overflow)
+    before = run.files()
+    with pytest.raises(NumericsError, match="not finite") as caught:
+        run.run("update", 1, "update.learning_rate=0.5")
+    assert "learning_rate" in str(caught.value.mend)
+    assert run.files() == before
 
 
 def test_a_start_that_is_not_finite_is_refused(student: Path, tmp_path: Path) -> None:
