@@ -113,7 +113,11 @@ def _number(text: str) -> str | float:
 def _explain(problem: Any, data: dict[str, Any]) -> str:
     """Say one validation problem in words, with the nearest known key for an unknown one."""
     location = [str(part) for part in problem["loc"]]
-    tags = {"grpo", "pivotopd", "tiny", "pretrained"}
+    tags = {
+        _tag_of(model)
+        for key in ("method", "student")
+        for model in _models_of(RunConfig.model_fields[key].annotation)
+    }
     shown = ".".join(part for index, part in enumerate(location) if not (index == 1 and part in tags))
     if problem["type"] == "extra_forbidden":
         known = list(_keys_beside(location))
