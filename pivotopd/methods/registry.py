@@ -48,9 +48,11 @@ class Entry:
         """Formula, source and differences: the docstring of the method's file."""
         return (sys.modules[self.kind.__module__].__doc__ or "").strip()
 
-def _entry(section: type[sections.Settings], kind: Callable[[Any], Method]) -> Entry: """Register a method
-that makes no recoveries.""" assert isinstance(kind, type) # noqa: S101 - the classes below return
-Entry(section.model_fields["name"].default, section, kind, lambda settings, _depth: kind(settings))
+
+def _entry(section: type[sections.Settings], kind: type[Any]) -> Entry:
+    """Register a method that makes no recoveries."""
+    name: str = section.model_fields["name"].default
+    return Entry(name, section, kind, lambda settings, _depth: kind(settings))
 
 
 ENTRIES: Mapping[type[sections.Settings], Entry] = {
