@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompter
 from pivotopd.errors import ArtifactError
 from pivotopd.methods.base import Needs
@@ -20,11 +21,12 @@ _Episodes = Mapping[str, Sequence[Turn]]
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Signals in row order, and how many hinted prompts were too long to score."""
+    """Signals in row order, and how many prompts with privileged text were too long to score."""
 
     signals: list[Signal]
     hints_too_long: int
     lessons_too_long: int
+    peers_too_long: int
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,13 @@ class Signaller:
     reference: Scorer
     needs: Needs
 
-    def score(self, rows: Sequence[Turn], labels: Sequence[Label]) -> Scored:
+    def score(self, rows: Sequence[Turn], labels: Sequence[Label], winners: Sequence[str] = ()) -> Scored:
         """Return one signal a row.
 
         Args:
             rows: Rollout and recovery rows.
             labels: Labels of the rollout's episodes.
+            winners: Ids of the successful episodes, the first ones first; only for methods with peers.
 
         Raises:
             ArtifactError: A prompt to be hinted cannot be rebuilt: the rows come from other settings.
@@ -63,7 +66,9 @@ class Signaller:
         )
         episodes = _rollouts_by_episode(rows)
         hinted, hints_too_long = self._hinted(rows, episodes, gold)
-        lesson, lessons_too_long = self._lesson(rows, episodes, lessons)
+        lesson, lessons_too_long = self._privileged(rows, episodes, lessons if self.needs.lesson else {})
+        shown = _peers(episodes, winners) if self.needs.peer else {}
+        peer, peers_too_long = self._privileged(rows, episodes, shown)
         signals = [
             Signal(
                 episode=row.episode,
@@ -74,10 +79,20 @@ class Signaller:
                 reference_nats=reference[index].tolist(),
                 hinted_nats=_listed(hinted.get(index)),
                 lesson_nats=_listed(lesson.get(index)),
+                skill_nats=None,
+                peer_nats=_listed(peer.get(index)),
+                teacher_nats=None,
+                action_mask=self._action(row),
             )
             for index, row in enumerate(rows)
         ]
-        return Scored(signals, hints_too_long, lessons_too_long)
+        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long)
+
+    def _action(self, row: Turn) -> list[int] | None:
+        if not self.needs.action_span or row.source != "rollout":
+            return None
+        mask = action_mask(row.response_ids, self.prompter.wording, self.prompter.codec)
+        return [int(inside) for inside in mask]
 
     def _hinted(
         self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
@@ -97,17 +112,16 @@ class Signaller:
                     prompts[index] = ids
         return self._scored(rows, prompts), too_long
 
-    def _lesson(
-        self, rows: Sequence[Turn], episodes: _Episodes, lessons: Mapping[str, str | None]
+    def _privileged(
+        self, rows: Sequence[Turn], episodes: _Episodes, texts: Mapping[str, str | None]
     ) -> tuple[dict[int, Nats], int]:
-        if not self.needs.lesson:
-            return {}, 0
+        """Score rollout rows with a text of their episode in the place of the lesson."""
         prompts: dict[int, Sequence[int]] = {}
         too_long = 0
         for index, row in enumerate(rows):
-            lesson = lessons.get(row.episode)
-            if row.source == "rollout" and lesson:
-                ids = self._rebuilt(row, episodes[row.episode], lesson=lesson)
+            text = texts.get(row.episode)
+            if row.source == "rollout" and text:
+                ids = self._rebuilt(row, episodes[row.episode], lesson=text)
                 if ids is None:
                     too_long += 1
                 else:
@@ -146,6 +160,17 @@ def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:
     for turns in episodes.values():
         turns.sort(key=lambda turn: turn.turn)
     return episodes
+
+
+def _peers(episodes: _Episodes, winners: Sequence[str]) -> dict[str, str | None]:
+    """Return for each episode the actions of the first winner of its group other than itself, or None."""
+    actions = {key: "; ".join(turn.action for turn in episodes[key]) for key in winners if key in episodes}
+    found: dict[str, str | None] = {}
+    for key, turns in episodes.items():
+        peers = (one for one in actions if one != key and episodes[one][0].group == turns[0].group)
+        first = next(peers, None)
+        found[key] = None if first is None else actions[first]
+    return found
 
 
 def _listed(values: Nats | None) -> list[float] | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.records import Chain, Label, Turn
-from pivotopd.recovery import Recoverer
+from pivotopd.records import Chain, Turn
 from pivotopd.teacher.registry import make_teacher
+from stages.ablations import labels_read, read_by_recover, recoverer_kind
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
 from stages.work import Job, Ledger, Stopwatch, Work
@@ -22,6 +22,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
     return {
         "seed": config.seed,
         "recovery": config.recovery.model_dump(mode="json"),
+        "method": read_by_recover(config),
         "teacher": config.teacher.model_dump(mode="json"),
         "rollout": config.rollout.model_dump(
             mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
@@ -37,11 +38,11 @@ def run(work: Work, job: Job) -> Artifact:
         transcripts = transcripts_of(
             work.input(job, "rollout"), work.environment, config.environment.train_split
         )
-        labels = work.input(job, "label").rows(Label)
+        labels = labels_read(work, job, {key: len(one.turns) for key, one in transcripts.items()})
         engine = work.engine(job.inputs["policy"])
     teacher = make_teacher(config, work.environment)
     ledger = Ledger(engine)
-    recoverer = Recoverer(
+    recoverer = recoverer_kind(config)(
         work.environment,
         work.prompter(job.inputs["policy"]),
         engine,

@@ -18,6 +18,7 @@ from pivotopd.artifacts import Artifact, RunLayout, Store
 from pivotopd.config import RunConfig
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
+from pivotopd.methods.sections import HintForm, PivotOpdMethod
 from pivotopd.models.base import Sampling
 from pivotopd.models.checkpoint import Policy, load_policy
 from pivotopd.models.transformers_engine import TransformersEngine
@@ -150,6 +151,7 @@ class Work:
             self.policy(source).codec,
             self.config.environment.history,
             self.config.rollout.prompt_tokens,
+            hint_form(self.config),
         )
 
     def begin(self, job: Job) -> ArtifactWriter:
@@ -164,6 +166,11 @@ class Work:
             config=dict(job.reads),
             inputs={role: source.digest for role, source in job.inputs.items()},
         )
+
+
+def hint_form(config: RunConfig) -> HintForm:
+    """Return whether hints name the gold action; only an ablation of PivotOPD says otherwise."""
+    return config.method.hint if isinstance(config.method, PivotOpdMethod) else "action"
 
 
 class Ledger:

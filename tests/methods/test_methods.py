@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.config import GrpoMethod, PivotOpdMethod
 from pivotopd.errors import ArtifactError
 from pivotopd.methods.base import Needs, Row, Source
 from pivotopd.methods.registry import make_method
+from pivotopd.methods.sections import GrpoMethod, PivotOpdMethod
 
 Array = npt.NDArray[np.float64]
 
@@ -48,7 +48,7 @@ def example() -> list[Row]:
 
 def test_pivotopd_three_turn_two_episode_example() -> None:
     section = PivotOpdMethod(prevention_weight=0.1, recovery_weight=0.5, lesson_weight=0.01)
-    result = make_method(section, 2).advantages(example())
+    result = make_method(section, 2).advantages(example(), 0)
     expected = [
         [5 + 0.005, 5 - 0.005],
         [5.0],
@@ -69,7 +69,7 @@ def test_pivotopd_three_turn_two_episode_example() -> None:
 
 
 def test_grpo_ignores_every_hint() -> None:
-    result = make_method(GrpoMethod(), 2).advantages(example()[:6])
+    result = make_method(GrpoMethod(), 2).advantages(example()[:6], 0)
     assert [item.total.tolist() for item in result] == [
         [5.0, 5.0],
         [5.0],
@@ -85,23 +85,23 @@ def test_needs_follow_the_weights() -> None:
     assert make_method(PivotOpdMethod(), 2).needs == Needs(True, 2, True, True)
     section = PivotOpdMethod(prevention_weight=0.0, lesson_weight=0.0)
     assert make_method(section, 0).needs == Needs(True, 0, False, False)
-    result = make_method(section, 0).advantages(example()[:6])
+    result = make_method(section, 0).advantages(example()[:6], 0)
     assert all((item.total == item.outcome).all() for item in result)
 
 
 def test_equal_returns_leave_only_recovery_t4() -> None:
     section = PivotOpdMethod(prevention_weight=0.0, lesson_weight=0.0)
     rows = [row("a", 0.0, [-1.0]), row("b", 0.0, [-1.0]), row("b", 0.0, [-4.0], [-1.0], source="recovery")]
-    result = make_method(section, 1).advantages(rows)
+    result = make_method(section, 1).advantages(rows, 0)
     assert [item.total.tolist() for item in result] == [[0.0], [0.0], [3.0]]
 
 
 def test_rows_scored_wrongly_are_refused() -> None:
     method = make_method(PivotOpdMethod(), 1)
     with pytest.raises(ArtifactError, match="no log-probabilities under its hint"):
-        method.advantages([row("a", 0.0, [-1.0], source="recovery")])
+        method.advantages([row("a", 0.0, [-1.0], source="recovery")], 0)
     with pytest.raises(ArtifactError, match="1 hinted log-probabilities stand beside 2"):
-        method.advantages([row("a", 0.0, [-1.0, -1.0], [-1.0])])
+        method.advantages([row("a", 0.0, [-1.0, -1.0], [-1.0])], 0)
 
 
 logits = st.lists(st.floats(-6, 6), min_size=3, max_size=3)
@@ -123,7 +123,7 @@ def weights(p: Array, q: Array, source: Source) -> Array:
         row("a", 0.0, [float(np.log(x))], [float(np.log(y))], source=source)
         for x, y in zip(p, q, strict=True)
     ]
-    return np.array([float(item.total[0]) for item in make_method(section, 1).advantages(rows)])
+    return np.array([float(item.total[0]) for item in make_method(section, 1).advantages(rows, 0)])
 
 
 def expected_update(p: Array, sampler: Array, gain: Array) -> Array:

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from pivotopd.environments.alfworld.replies import mentions_hint, normal_form, parse_reply
+from pivotopd.environments.alfworld.replies import action_span, mentions_hint, normal_form, parse_reply
 from pivotopd.environments.alfworld.vocabulary import RECEPTACLES, kind_of
 from pivotopd.environments.base import Reply, View
 
@@ -54,7 +54,10 @@ class CompactWording:
     """The prompt of tiny students."""
 
     def prompt(self, view: View) -> str:
-        """Render a view as one user message; a hint stands last, a lesson after the task."""
+        """Render a view as one user message; a hint stands last, a lesson after the task.
+
+        A hint that only asks to reflect is the mark alone.
+        """
         lines = [_bare(view.instruction.removeprefix(_TASK))]
         if view.lesson is not None:
             lines.append(f"{_LESSON_MARK} {view.lesson}")
@@ -72,6 +75,10 @@ class CompactWording:
     def parse(self, response: str) -> Reply:
         """Read a response; see :func:`~pivotopd.environments.alfworld.replies.parse_reply`."""
         return parse_reply(response)
+
+    def action_span(self, response: str) -> tuple[int, int] | None:
+        """Return where the committed action stands in a response, or None without one."""
+        return action_span(response)
 
     def normal_form(self, action: str) -> str:
         """Return the form in which two actions are compared."""

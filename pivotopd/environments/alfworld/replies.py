@@ -16,6 +16,8 @@ _CJK: Final = re.compile(
     "\U00020000-\U0003ffff]"
 )
 
+_ACTION: Final = re.compile("<action>(.*?)</action>", re.IGNORECASE | re.DOTALL)
+
 _LEAKS: Final = re.compile(
     r"\bhint"
     r"|suggest"
@@ -54,6 +56,22 @@ def _block(text: str, tag: str) -> str:
     _, opened, rest = text.partition(f"<{tag}>")
     inside, closed, _ = rest.partition(f"</{tag}>")
     return inside if opened and closed else ""
+
+
+def action_span(response: str) -> tuple[int, int] | None:
+    """Return where the committed action stands in a response, without the blanks around it.
+
+    Args:
+        response: The decoded response, without special tokens.
+
+    Returns:
+        The first character and the one after the last, or None where the response commits to no action.
+    """
+    found = _ACTION.search(response)
+    if found is None or not found[1].strip():
+        return None
+    start = found.start(1) + len(found[1]) - len(found[1].lstrip())
+    return start, start + len(found[1].strip())
 
 
 def normal_form(action: str) -> str:
