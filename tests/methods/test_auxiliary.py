@@ -1,4 +1,4 @@
-"""Auxiliary losses: numbers by hand, autograd of the formulas, any split of the tokens, and inside the learner."""
+"""Auxiliary losses: by hand, against autograd of the formulas, for any split, and inside the learner."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_skill_sd_by_hand() -> None:
 def test_skill_sd_at_ratio_one_has_the_reverse_kl_s_score_gradient(current: float, teacher: float) -> None:
     value, gradient = one(ReverseKl(1.0), current, current, teacher)
     assert gradient == pytest.approx(-(teacher - current), abs=1e-9)
-    assert value >= 0
+    assert value >= -1e-12
 
 
 def test_skill_sd_stays_finite() -> None:
