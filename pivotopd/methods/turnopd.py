@@ -65,6 +65,11 @@ class TurnOpd(Method):
             for row, ratio in zip(rows, ratios, strict=True)
         ]
 
+    def uncut(self, iteration: int) -> bool:
+        """Tell whether an iteration plays rollouts that are not cut: the warm-up, and every probe."""
+        since = iteration - self._section.warm_up
+        return since < 0 or since % self._section.probe_every == 0
+
     def blend(self, episodes: Counter[int], iteration: int) -> dict[int, float]:
         """Return b_t of each depth from the number of episodes that reach it; they add up to 1."""
         start, end = self._section.blend_from, self._section.blend_to

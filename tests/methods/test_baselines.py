@@ -139,6 +139,8 @@ def test_turnopd_s_controller() -> None:
     assert probed_depth(rows, sections.TurnOpdMethod()) == 2.0
     assert probed_depth(rows, sections.TurnOpdMethod(min_successes=1)) == 3.0
     assert probed_depth([gap("a", 0, -1.0)], sections.TurnOpdMethod()) == 0.0
+    method = TurnOpd(sections.TurnOpdMethod())
+    assert [iteration for iteration in range(24) if method.uncut(iteration)] == [0, 1, 2, 3, 11, 19]
     assert next_cap(None, 4.0, sections.TurnOpdMethod()) == (4.0, 5)
     assert next_cap(4.0, 8.0, sections.TurnOpdMethod()) == (pytest.approx(5.2), 6)
     assert next_cap(None, 0.0, sections.TurnOpdMethod())[1] == 2
