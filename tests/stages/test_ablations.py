@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -11,21 +12,30 @@ from pivotopd.records import Advantage, Chain, Label, Signal, Turn, Update
 from stages.runs import rerun
 from tests.stages.conftest import StoredRun
 
+
+@pytest.fixture(scope="module")
+def stored(finished: StoredRun, tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
+    """A copy: these tests write beside what other tests count."""
+    folder = tmp_path_factory.mktemp("ablations") / "root"
+    shutil.copytree(finished.root, folder)
+    return StoredRun(folder)
+
+
 Redone = tuple[list[Turn], list[Chain], list[Signal], list[Advantage]]
 
 
-def redone(finished: StoredRun, *overrides: str) -> Redone:
+def redone(stored: StoredRun, *overrides: str) -> Redone:
     """Run recover and update of iteration 0 again with other settings; return what they wrote."""
-    finished.run("recover", 0, *overrides, follow=True)
-    work, plan = rerun(finished.uri, "recover", 0, list(overrides))
+    stored.run("recover", 0, *overrides, follow=True)
+    work, plan = rerun(stored.uri, "recover", 0, list(overrides))
     recover, update = work.find(plan.job("recover", 0)), work.find(plan.job("update", 0))
     assert recover is not None
     assert update is not None
     return recover.rows(Turn), recover.rows(Chain), update.rows(Signal), update.rows(Advantage)
 
 
-def pivots(finished: StoredRun) -> Counter[str]:
-    return Counter(one.episode for one in finished.artifact("label", 0).rows(Label) if one.pivotal)
+def pivots(stored: StoredRun) -> Counter[str]:
+    return Counter(one.episode for one in stored.artifact("label", 0).rows(Label) if one.pivotal)
 
 
 def hinted_rollout(signals: list[Signal]) -> list[tuple[str, int]]:
@@ -34,19 +44,19 @@ def hinted_rollout(signals: list[Signal]) -> list[tuple[str, int]]:
     ]
 
 
-def test_random_turns_move_recoveries_and_prevention_alike(finished: StoredRun) -> None:
-    rows, chains, signals, _ = redone(finished, "method.pivot_turns=random")
-    _, usual, _, _ = redone(finished)
+def test_random_turns_move_recoveries_and_prevention_alike(stored: StoredRun) -> None:
+    rows, chains, signals, _ = redone(stored, "method.pivot_turns=random")
+    _, usual, _, _ = redone(stored)
     moved = {(one.episode, one.pivot_turn) for one in chains}
-    assert Counter(episode for episode, _ in moved) == pivots(finished)
+    assert Counter(episode for episode, _ in moved) == pivots(stored)
     assert moved == set(hinted_rollout(signals))
     assert moved != {(one.episode, one.pivot_turn) for one in usual}
     assert {(row.episode, row.pivot_turn) for row in rows} <= moved
 
 
-def test_reverse_recovery_scores_recorded_responses(finished: StoredRun) -> None:
-    rows, _, signals, advantages = redone(finished, "method.recovery_kl=reverse")
-    played = {(row.episode, row.turn): row for row in finished.artifact("rollout", 0).rows(Turn)}
+def test_reverse_recovery_scores_recorded_responses(stored: StoredRun) -> None:
+    rows, _, signals, advantages = redone(stored, "method.recovery_kl=reverse")
+    played = {(row.episode, row.turn): row for row in stored.artifact("rollout", 0).rows(Turn)}
     assert rows
     for row in rows:
         recorded = played[row.episode, row.turn]
@@ -61,11 +71,11 @@ def test_reverse_recovery_scores_recorded_responses(finished: StoredRun) -> None
             np.testing.assert_allclose(one.total, np.clip(gap, -5, 5), atol=1e-5)
 
 
-def test_reflection_hides_every_action(finished: StoredRun) -> None:
-    rows, _, signals, _ = redone(finished, "method.hint=reflection")
-    usual = {(row.episode, row.turn): row for row in redone(finished)[0]}
+def test_reflection_hides_every_action(stored: StoredRun) -> None:
+    rows, _, signals, _ = redone(stored, "method.hint=reflection")
+    usual = {(row.episode, row.turn): row for row in redone(stored)[0]}
     assert set(hinted_rollout(signals)) == {
-        (one.episode, one.turn) for one in finished.artifact("label", 0).rows(Label) if one.pivotal
+        (one.episode, one.turn) for one in stored.artifact("label", 0).rows(Label) if one.pivotal
     }
     for row in rows:
         assert row.hinted_prompt_ids is not None
@@ -76,12 +86,12 @@ def test_reflection_hides_every_action(finished: StoredRun) -> None:
             assert 0 < added < len(named.hinted_prompt_ids) - len(named.prompt_ids)
 
 
-def test_likelihood_of_recoveries_trains_beside_ppo(finished: StoredRun) -> None:
-    _, _, _, advantages = redone(finished, "method.recovery_objective=nll")
+def test_likelihood_of_recoveries_trains_beside_ppo(stored: StoredRun) -> None:
+    _, _, _, advantages = redone(stored, "method.recovery_objective=nll")
     recovery = [one for one in advantages if one.source == "recovery"]
     assert recovery
     assert not any(any(one.total) for one in recovery)
-    work, plan = rerun(finished.uri, "recover", 0, ["method.recovery_objective=nll"])
+    work, plan = rerun(stored.uri, "recover", 0, ["method.recovery_objective=nll"])
     update = work.find(plan.job("update", 0))
     assert update is not None
     steps = update.rows(Update)
@@ -90,20 +100,20 @@ def test_likelihood_of_recoveries_trains_beside_ppo(finished: StoredRun) -> None
         assert step.loss == pytest.approx(step.policy_loss + 0.01 * step.kl_nats + step.auxiliary_loss)
 
 
-def test_preventive_and_recovery_only_are_settings(finished: StoredRun) -> None:
+def test_preventive_and_recovery_only_are_settings(stored: StoredRun) -> None:
     only = ("method.prevention_weight=0", "method.lesson_weight=0")
-    _, _, signals, advantages = redone(finished, *only)
+    _, _, signals, advantages = redone(stored, *only)
     assert hinted_rollout(signals) == []
     assert any(any(one.total) for one in advantages if one.source == "recovery")
     preventive = ("recovery.depth=0", "method.prevention_weight=0.1")
-    finished.run("update", 0, *preventive)
-    update = finished.artifact("update", 0, *preventive)
+    stored.run("update", 0, *preventive)
+    update = stored.artifact("update", 0, *preventive)
     assert all(one.source == "rollout" for one in update.rows(Signal))
     assert any(one.prevention and any(one.prevention) for one in update.rows(Advantage))
 
 
-def test_ablations_of_recovery_leave_rollout_and_label(finished: StoredRun) -> None:
+def test_ablations_of_recovery_leave_rollout_and_label(stored: StoredRun) -> None:
     for setting in ("recovery_kl=reverse", "pivot_turns=random", "hint=reflection"):
         override = f"method.{setting}"
         for stage in ("rollout", "label"):
-            assert finished.artifact(stage, 0, override).digest == finished.artifact(stage, 0).digest
+            assert stored.artifact(stage, 0, override).digest == stored.artifact(stage, 0).digest
