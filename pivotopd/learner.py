@@ -52,7 +52,7 @@ class _Share:
     reference: list[list[float]]
     advantage: list[list[float]]
     keep: list[list[bool]]
-    teacher: list[list[float]]
+    teacher: list[list[float]]  # empty without an auxiliary loss
 
 
 class _Scored(torch.nn.Module):
@@ -180,7 +180,9 @@ class Learner:
             reference=[row.reference_nats.tolist() for row in mine],
             advantage=[row.advantage.tolist() for row in mine],
             keep=[row.keep.tolist() for row in mine],
-            teacher=[_or_nan(row.teacher_nats, len(row.response_ids)) for row in mine],
+            teacher=[_or_nan(row.teacher_nats, len(row.response_ids)) for row in mine]
+            if self._auxiliary is not None
+            else [],
         )
 
     def _backward(self, batch: TokenBatch, share: _Share, denominator: int, *, idle: bool) -> LossParts:

@@ -6,7 +6,7 @@ that played: they are the frozen self-teacher. Both terms of a log-ratio come fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pivotopd.agent.action_tokens import action_mask
@@ -66,9 +66,10 @@ class Signaller:
         )
         episodes = _rollouts_by_episode(rows)
         hinted, hints_too_long = self._hinted(rows, episodes, gold)
-        lesson, lessons_too_long = self._privileged(rows, episodes, lessons if self.needs.lesson else {})
+        taught = lessons if self.needs.lesson else {}
         shown = _peers(episodes, winners) if self.needs.peer else {}
-        peer, peers_too_long = self._privileged(rows, episodes, shown)
+        lesson, lessons_too_long = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
+        peer, peers_too_long = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
         signals = [
             Signal(
                 episode=row.episode,
@@ -113,14 +114,14 @@ class Signaller:
         return self._scored(rows, prompts), too_long
 
     def _privileged(
-        self, rows: Sequence[Turn], episodes: _Episodes, texts: Mapping[str, str | None]
+        self, rows: Sequence[Turn], episodes: _Episodes, text_of: Callable[[Turn], str | None]
     ) -> tuple[dict[int, Nats], int]:
-        """Score rollout rows with a text of their episode in the place of the lesson."""
+        """Score rollout rows with a text in the place of the lesson; those without one are left out."""
         prompts: dict[int, Sequence[int]] = {}
         too_long = 0
         for index, row in enumerate(rows):
-            text = texts.get(row.episode)
-            if row.source == "rollout" and text:
+            text = text_of(row) if row.source == "rollout" else None
+            if text:
                 ids = self._rebuilt(row, episodes[row.episode], lesson=text)
                 if ids is None:
                     too_long += 1
