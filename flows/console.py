@@ -42,7 +42,7 @@ class Watcher:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+        self._console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
         self._bars = Progress(
             TextColumn("{task.description:24}"),
             BarColumn(),

@@ -10,16 +10,15 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
 from flows.tasks import run_job
-from flows.train import report, start_tracker
+from flows.train import report, tracked
 from pivotopd.artifacts import list_artifacts
-from pivotopd.errors import ArtifactError, PivotError, Preempted
-from pivotopd.tracking import RunStatus, Tracker
+from pivotopd.errors import ArtifactError, PivotError
 from stages.plan import Plan
 from stages.runs import rerun, updates_done
 from stages.work import Job, Work
 
 
-@flow(name="evaluate", validate_parameters=False, log_prints=False)
+@flow(name="evaluate", flow_run_name="evaluate {run}", validate_parameters=False, log_prints=False)
 def evaluate(
     run: str, iteration: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, str] | State[Any]:
@@ -33,24 +32,14 @@ def evaluate(
     Returns:
         The digest of the evaluation; a Failed state holds the stage's error.
     """
-    status: RunStatus = "FAILED"
-    tracker: Tracker | None = None
     try:
         work, plan, chosen = prepare(run, iteration, overrides)
-        tracker = start_tracker(work, plan.evaluate(chosen))
-        for job in jobs_of(plan, chosen):
-            report(tracker, run_job(work, job))
-        status = "FINISHED"
-        return {"evaluation": plan.evaluate(chosen).digest}
+        with tracked(work, plan.evaluate(chosen)) as tracker:
+            for job in jobs_of(plan, chosen):
+                report(tracker, run_job(work, job))
+            return {"evaluation": plan.evaluate(chosen).digest}
     except PivotError as error:
-        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
         return Failed(message=str(error), data=error)
-    except BaseException:
-        status = "KILLED"
-        raise
-    finally:
-        if tracker is not None:
-            tracker.finish(status)
 
 
 def prepare(run: str, iteration: int | None, overrides: Sequence[str]) -> tuple[Work, Plan, int]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
+from flows.in_process import check_prefect_home, run_flow
 from flows.prefect_defaults import set_prefect_defaults
 from flows.server_watch import watch_server
 
@@ -13,6 +12,7 @@ from flows.server_watch import watch_server
 def run_evaluation(run: str, iteration: int | None, overrides: list[str], *, dry_run: bool) -> None:
     """Evaluate a policy of a run; see ``pivotopd evaluate --help``."""
     set_prefect_defaults()
+    check_prefect_home()
     from flows.evaluate import evaluate, jobs_of, prepare
     from flows.train import Listener, listen
     from pivotopd.threads import set_threads
@@ -34,6 +34,4 @@ def run_evaluation(run: str, iteration: int | None, overrides: list[str], *, dry
 
     watch_server()
     listen(Listener(done=show))
-    outcome: Any = evaluate(run, chosen, overrides, return_state=True)
-    if outcome.is_failed() or outcome.is_crashed():
-        raise outcome.result(raise_on_failure=False)
+    run_flow(evaluate, run, chosen, overrides)

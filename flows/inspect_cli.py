@@ -57,7 +57,8 @@ def _show_run(console: Console, run: str, iteration: int | None) -> None:
 
     config, layout = find_run(run)
     console.print(
-        f"{layout.uri}: {config.method.name}, seed {config.seed}, {config.iterations} iterations planned"
+        f"{layout.uri}: {config.method.name}, seed {config.seed}, {config.iterations} iterations planned",
+        markup=False,
     )
     table = Table("iteration", "stage", "digest", "tables", "seconds", "metrics")
     found = [a for a in list_artifacts(layout.store, layout.run) if a.manifest.stage in STAGES]
@@ -114,7 +115,7 @@ def _show_episode(console: Console, run: str, iteration: int, episode: str) -> N
         if one.episode == episode
     }
     one = played[0]
-    console.print(f"{one.task}: {turns[0].instruction if turns else ''}")
+    console.print(f"{one.task}: {turns[0].instruction if turns else ''}", markup=False)
     console.print(
         f"return {one.episode_return:g}, {'won' if one.won else 'not won'}, ended by {one.termination}\n"
     )
@@ -131,7 +132,7 @@ def _show_turn(console: Console, turn: Turn, label: Label | None, advantage: Adv
     marks = [] if turn.valid else ["[red]invalid reply[/red]"]
     marks += ["[red]cut[/red]"] if turn.finish_reason == "length" else []
     marks += [_colour(sum(advantage.total) / max(1, len(advantage.total)))] if advantage else []
-    console.print(f"    [cyan]> {escape(turn.action)}[/cyan]  {'  '.join(marks)}")
+    console.print(f"    [cyan]> {escape(_short(turn.action))}[/cyan]  {'  '.join(marks)}")
     if label is not None:
         style = "yellow" if label.pivotal else "dim"
         gold = escape(label.gold_action or label.gold_written)
@@ -157,7 +158,7 @@ def _show_chain(
                 f"      [green]recovery {branch.depth}[/green] {escape(_short(branch.observation))}"
             )
             console.print(f"        hint {escape(branch.gold_action or '')}")
-            console.print(f"        [cyan]> {escape(branch.action)}[/cyan]  {shown}")
+            console.print(f"        [cyan]> {escape(_short(branch.action))}[/cyan]  {shown}")
     detail = f": {escape(chain.detail)}" if chain.detail else ""
     console.print(f"      [dim]recovery ended by {chain.stopped} after {chain.accepted} turns{detail}[/dim]")
 

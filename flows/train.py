@@ -7,7 +7,8 @@ configuration goes on where an earlier one stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -58,29 +59,19 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     Returns:
         The address of the run and the digest of its last policy; a Failed state holds the stage's error.
     """
-    status: RunStatus = "FAILED"
-    tracker: Tracker | None = None
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
-        tracker = start_tracker(work)
-        idle = 0
-        for job in jobs_of(plan):
-            done = run_job(work, job)
-            report(tracker, done)
-            if job.stage == "update":
-                idle = (idle + 1) * done.artifact.manifest.counts["idle"]
-                _refuse_idling(idle, work.config)
-        status = "FINISHED"
-        return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
+        with tracked(work) as tracker:
+            idle = 0
+            for job in jobs_of(plan):
+                done = run_job(work, job)
+                report(tracker, done)
+                if job.stage == "update":
+                    idle = (idle + 1) * done.artifact.manifest.counts["idle"]
+                    _refuse_idling(idle, work.config)
+            return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:
-        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
         return Failed(message=str(error), data=error)
-    except BaseException:
-        status = "KILLED"
-        raise
-    finally:
-        if tracker is not None:
-            tracker.finish(status)
 
 
 def _refuse_idling(idle: int, config: RunConfig) -> None:
@@ -103,14 +94,34 @@ def jobs_of(plan: Plan) -> list[Job]:
     return jobs
 
 
-def start_tracker(work: Work, evaluation: Job | None = None) -> Tracker:
-    """Open the run in MLflow, with the tags that lead back to code, data and jobs.
+@contextmanager
+def tracked(work: Work, evaluation: Job | None = None) -> Iterator[Tracker]:
+    """Open the run in MLflow and say there how it ended.
+
+    A preempted run, or one that was interrupted, is killed; one whose stage failed is failed.
 
     Args:
         work: The run.
         evaluation: Given for an evaluation asked for afterwards: it gets a run of its own, since its games
             and settings may be others than the training's.
     """
+    status: RunStatus = "FAILED"
+    tracker = _start_tracker(work, evaluation)
+    try:
+        yield tracker
+        status = "FINISHED"
+    except PivotError as error:
+        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
+        raise
+    except BaseException:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
+    """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
     config = work.config
     tracker = open_tracker(config.tracking, config.root)
     student = config.student.kind
@@ -121,7 +132,7 @@ def start_tracker(work: Work, evaluation: Job | None = None) -> Tracker:
     tracker.start(
         name,
         experiment=config.tracking.experiment or f"pivotopd/{config.environment.name}/{student}",
-        tags=_tags(work),
+        tags=_tags(work, trains=evaluation is None),
         config=config.model_dump(mode="json"),
         run_uri=address,
     )
@@ -153,7 +164,7 @@ def report(tracker: Tracker, done: Done) -> None:
     _listener.done(done)
 
 
-def _tags(work: Work) -> dict[str, str]:
+def _tags(work: Work, *, trains: bool) -> dict[str, str]:
     config = work.config
     identity = canonical_json(config.model_dump(mode="json", exclude={"root", "tracking", "threads"}))
     tags = {
@@ -161,12 +172,13 @@ def _tags(work: Work) -> dict[str, str]:
         "seed": str(config.seed),
         "environment": f"{work.environment.spec.name} {work.environment.spec.version}",
         "config_digest": sha256(identity.encode()).hexdigest(),
-        "data_train": work.environment.data_fingerprint(config.environment.train_split),
         "data_valid": work.environment.data_fingerprint(config.environment.valid_split),
         "git_commit": git_commit() or "none",
         "prefect_flow_run": str(runtime.flow_run.id or "none"),
         **{f"version.{name}": version for name, version in package_versions().items()},
     }
+    if trains:
+        tags["data_train"] = work.environment.data_fingerprint(config.environment.train_split)
     for name, variable in (("slurm_job", "SLURM_JOB_ID"), ("kubernetes_pod", "HOSTNAME")):
         if variable in os.environ and (name != "kubernetes_pod" or "KUBERNETES_SERVICE_HOST" in os.environ):
             tags[name] = os.environ[variable]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,10 +41,12 @@ def _refuse_unrunnable(config: RunConfig) -> None:
 
 def run_training(config: RunConfig) -> None:
     """Run the training flow in this process and show its progress and its result."""
+    from flows.in_process import check_prefect_home, run_flow
     from flows.prefect_defaults import set_prefect_defaults
     from flows.server_watch import watch_server
 
     set_prefect_defaults()
+    check_prefect_home()
     watch_server()
     from flows.console import Watcher
     from flows.train import Listener, listen
@@ -56,9 +58,7 @@ def run_training(config: RunConfig) -> None:
     set_threads(config.threads)
     with Watcher(config) as watcher:
         listen(Listener(watcher.progress, watcher.done))
-        result: Any = flow(config.model_dump(mode="json"), return_state=True)
-    if result.is_failed() or result.is_crashed():
-        raise result.result(raise_on_failure=False)
+        run_flow(flow, config.model_dump(mode="json"))
     watcher.show_result()
 
 

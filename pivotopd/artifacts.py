@@ -151,9 +151,18 @@ class Store:
         return ArtifactWriter(self, prefix, header)
 
     def read_text(self, path: str) -> str | None:
-        """Return a small text such as RUN/config.yaml, or None where it does not exist."""
+        """Return a small text such as RUN/config.yaml, or None where it does not exist.
+
+        Raises:
+            ArtifactError: It is not UTF-8.
+        """
         data = self.blobs.read(path)
-        return None if data is None else data.decode()
+        try:
+            return None if data is None else data.decode()
+        except UnicodeDecodeError as error:
+            raise ArtifactError(
+                f"the file is damaged: {error}", where=self.join(path), mend="restore the file"
+            ) from error
 
     def write_text(self, path: str, text: str) -> None:
         """Write a small text whole, replacing what was there."""

@@ -280,7 +280,7 @@ class Blobs:
                 yield
         except FileNotFoundError as error:
             raise StorageError(
-                f"cannot write: {error}", where=where, mend="make the bucket or folder first"
+                f"cannot write: {_reason(error)}", where=where, mend="make the bucket or folder first"
             ) from error
 
     @contextmanager

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from pivotopd.methods.sections import MethodSection, PivotOpdMethod
-from pivotopd.section import Count, NonNegative, Positive, Section, Share
+from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share
 
 
 class GeneratedGames(Section):
@@ -98,7 +98,7 @@ class WarmStartSection(Section):
     """Optimizer steps."""
     batch_rows: Count = 16
     """Rows a step."""
-    learning_rate: Positive = 1.5e-3
+    learning_rate: LearningRate = 1.5e-3
     """Peak of a cosine schedule."""
     prompt_weight: NonNegative = 0.1
     """Weight of prompt tokens in the loss; response tokens weigh 1."""
@@ -108,6 +108,13 @@ class WarmStartSection(Section):
     """Held-out games of the check at the end."""
 
 
+def _on_policy(temperature: float) -> float:
+    """Refuse a temperature at which PPO's old log-probabilities would not be the sampler's."""
+    if temperature != 1.0:
+        raise ValueError("rollouts are sampled at temperature 1, where log-probabilities are taken")
+    return temperature
+
+
 class RolloutSection(Section):
     """How episodes are played."""
 
@@ -115,8 +122,8 @@ class RolloutSection(Section):
     """Tasks an iteration."""
     group_size: Count = 8
     """Episodes a task (G)."""
-    temperature: Positive = 1.0
-    """Sampling temperature of rollouts and recoveries."""
+    temperature: Annotated[float, AfterValidator(_on_policy)] = 1.0
+    """Sampling temperature of rollouts and recoveries; only 1 is on-policy, as log-probabilities are at 1."""
     prompt_tokens: Count = 2048
     """Longest prompt; older history is left out first, then the episode ends."""
     response_tokens: Count = 512
@@ -160,7 +167,7 @@ StudentSection = Annotated[
 class UpdateSection(Section):
     """The PPO update."""
 
-    learning_rate: Positive = 1e-6
+    learning_rate: LearningRate = 1e-6
     """AdamW learning rate, constant."""
     weight_decay: NonNegative = 0.01
     """AdamW weight decay."""

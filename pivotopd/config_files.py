@@ -6,6 +6,7 @@ Unknown keys are refused with the nearest known key named; every error is a :cla
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,52 @@ from pydantic import BaseModel, ValidationError
 
 from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
+
+_SEE_KEYS = "see `pivotopd config` for every key, its default and its meaning"
+_MEND_YAML = "write it as `key: value` lines, sections indented, and quote text with special characters"
+_value_text = reprlib.Repr()
+"""Says a value shortly: a few lines of YAML with aliases can stand for gigabytes."""
+_value_text.maxstring = _value_text.maxother = 120
+_value_text.maxlevel = 3
+
+
+_DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny"}
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML readers silently keep the last."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)  # before merge keys are resolved: those may be overridden
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+        return node
+
+
+def parse_yaml(text: str, *, where: str) -> Any:
+    """Return the plain values of a YAML text.
+
+    Raises:
+        ConfigError: It is no YAML, gives a key twice, or is nested beyond reason.
+    """
+    try:
+        return yaml.load(text, Loader=_OnceLoader)  # noqa: S506 - a subclass of the safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"not valid YAML: {problem}", where=at, mend=_MEND_YAML) from error
+    except (yaml.YAMLError, ValueError) as error:  # a date of month 99 is a ValueError of YAML's own reader
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"not valid YAML: {reason}", where=where, mend=_MEND_YAML) from error
+    except RecursionError as error:
+        raise ConfigError("the YAML is nested too deeply", where=where, mend=_MEND_YAML) from error
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -28,20 +75,18 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
         data = _read_yaml(Path(path))
     for override in overrides:
         _apply(data, override)
-    return parse_config(data, where=str(path) if path else "overrides")
+    return parse_config(data, where=" ".join([str(path), *overrides] if path else overrides))
 
 
-def parse_config(data: dict[str, Any], *, where: str) -> RunConfig:
-    """Validate a plain dictionary; see :func:`load_config`."""
+def parse_config(data: Any, *, where: str) -> RunConfig:
+    """Validate plain values; see :func:`load_config`."""
+    if not isinstance(data, dict):
+        raise ConfigError("the configuration is not a mapping of keys", where=where, mend=_MEND_YAML)
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        problems = [_explain(problem, data) for problem in error.errors()]
-        raise ConfigError(
-            "; ".join(problems),
-            where=where,
-            mend="see `pivotopd config` for every key, its default and its meaning",
-        ) from error
+        problems = [_explain(problem) for problem in error.errors()]
+        raise ConfigError("; ".join(problems), where=where, mend=_SEE_KEYS) from error
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -53,7 +98,7 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     data = config.model_dump(mode="json")
     for override in overrides:
         _apply(data, override)
-    return parse_config(data, where="overrides")
+    return parse_config(data, where=" ".join(overrides))
 
 
 def dump_config(config: RunConfig) -> str:
@@ -63,17 +108,19 @@ def dump_config(config: RunConfig) -> str:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(
-            f"cannot read the configuration: {error}", where=str(path), mend="check the path"
+            f"cannot read the configuration: {reason}",
+            where=str(path),
+            mend="give the path of a YAML file in UTF-8",
         ) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {error}", where=str(path)) from error
+    data = parse_yaml(text, where=str(path))
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError("the configuration is not a mapping of keys", where=str(path))
+        raise ConfigError("the configuration is not a mapping of keys", where=str(path), mend=_MEND_YAML)
     return data
 
 
@@ -81,13 +128,12 @@ def _apply(data: dict[str, Any], override: str) -> None:
     """Set ``a.b=value`` in nested dictionaries; the value is read as YAML."""
     key, separator, text = override.partition("=")
     if not separator or not key or any(not part for part in key.split(".")):
-        raise ConfigError(f"not an override: {override!r}", mend="write key.sub=value")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the value of {key} is not valid YAML: {error}", mend="quote it") from error
+        raise ConfigError(f"not an override: {override!r}", where="command line", mend="write key.sub=value")
+    value = parse_yaml(text, where=f"value of {key}")
     if isinstance(value, str):
         value = _number(value)
+    if key in {"method.name", "student.kind"} and _other_choice(data, key, value):
+        data.pop(key.partition(".")[0])  # another choice starts from its own defaults
     *parents, last = key.split(".")
     node = data
     for part in parents:
@@ -102,6 +148,13 @@ def _apply(data: dict[str, Any], override: str) -> None:
     node[last] = value
 
 
+def _other_choice(data: dict[str, Any], key: str, value: Any) -> bool:
+    """Tell whether an override chooses another method or kind of student than is configured."""
+    section, _, tag = key.partition(".")
+    kept = data.get(section)
+    return isinstance(kept, dict) and kept.get(tag, _DEFAULT_CHOICE[section]) != value
+
+
 def _number(text: str) -> str | float:
     """Read ``1e-4`` as a number, which YAML 1.1 takes for text."""
     try:
@@ -110,26 +163,34 @@ def _number(text: str) -> str | float:
         return text
 
 
-def _explain(problem: Any, data: dict[str, Any]) -> str:
+def _explain(problem: Any) -> str:
     """Say one validation problem in words, with the nearest known key for an unknown one."""
     location = [str(part) for part in problem["loc"]]
-    tags = {
-        _tag_of(model)
-        for key in ("method", "student")
-        for model in _models_of(RunConfig.model_fields[key].annotation)
-    }
-    shown = ".".join(part for index, part in enumerate(location) if not (index == 1 and part in tags))
-    if problem["type"] == "extra_forbidden":
+    choice = location[1] if len(location) > 1 and location[1] in _choices() else None
+    shown = ".".join(location if choice is None else [location[0], *location[2:]])
+    kind, value = problem["type"], _value_text.repr(problem["input"])
+    if kind == "extra_forbidden":
         known = list(_keys_beside(location))
         near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
         if not near:
             near = [key for key in _all_keys(RunConfig) if key.rsplit(".", 1)[-1] == location[-1]][:1]
+        if near == [shown]:
+            return f"{choice!r} has no key {shown!r}, only {', '.join(known)}"
         hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
         return f"unknown key {shown!r}{hint}"
-    if problem["type"] == "union_tag_invalid":
+    if kind == "union_tag_invalid":
         return f"{shown}: {problem['ctx']['tag']!r} is not one of {problem['ctx']['expected_tags']}"
-    del data
-    return f"{shown}: {problem['msg']} (got {problem['input']!r})"
+    if kind in {"model_type", "model_attributes_type", "union_tag_not_found"}:
+        return f"{shown}: a section of keys is wanted here (got {value})"
+    if kind == "missing":
+        return f"{shown} has no default and is not given"
+    return f"{shown or 'a key'}: {problem['msg']} (got {value})"
+
+
+def _choices() -> set[str]:
+    """Return the names of the sections that a key may choose between."""
+    keys = (RunConfig.model_fields[key].annotation for key in _DEFAULT_CHOICE)
+    return {_tag_of(model) for annotation in keys for model in _models_of(annotation)}
 
 
 def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -44,11 +44,12 @@ def join() -> Any:
 
         try:
             deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:  # OSError: the folder of compiled operators
             raise ConfigError(
                 f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0][:120]}",
                 where=os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions"),
-                mend="install a C++ compiler (g++) and ninja: the first start compiles an operator",
+                mend="install a C++ compiler (g++) and ninja, and give TORCH_EXTENSIONS_DIR a folder that "
+                "can be written: the first start compiles an operator there",
             ) from error
     return deepspeed
 

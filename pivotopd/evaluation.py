@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.replay import Reach, reach
-from pivotopd.errors import SearchLimit
+from pivotopd.errors import EnvironmentFault
 from pivotopd.records import Turn
 from pivotopd.rollout import Job, Played, Start
 from pivotopd.seeds import seed_of
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A recorded pivotal mistake: the first turn of a failed episode after which the distance grew.
+    """A recorded pivotal mistake: the first turn of an episode after which the distance grew.
 
     Attributes:
-        transcript: The failed episode.
+        transcript: The episode.
         turn: Index of the pivotal turn.
         distance_after: Shortest remaining turns after it; None when it made the task unsolvable.
     """
@@ -134,21 +134,27 @@ def summarise_panel(played: Iterable[Played]) -> Panel:
 
 
 def find_mistakes(
-    environment: Environment, transcripts: Iterable[Transcript], *, limit: int
+    environment: Environment, transcripts: Iterable[Transcript], *, limit: int, also_won: bool = False
 ) -> tuple[list[Mistake], int]:
     """Return the first oracle-pivotal turn of each failed episode, at equal steps where they are too many.
 
+    Args:
+        environment: Gives the oracles.
+        transcripts: The episodes.
+        limit: Most mistakes.
+        also_won: Look at won episodes too.
+
     Returns:
-        The mistakes, by episode id, and the number of episodes left out because a search was given up.
+        The mistakes, by episode id, and the number of episodes that the oracle could not judge.
     """
     found: list[Mistake] = []
     given_up = 0
     for transcript in sorted(transcripts, key=lambda one: one.episode.episode):
-        if transcript.episode.won:
+        if transcript.episode.won and not also_won:
             continue
         try:
             mistake = _first_mistake(environment, transcript)
-        except SearchLimit:
+        except EnvironmentFault:
             given_up += 1
             continue
         if mistake is not None:
@@ -195,6 +201,27 @@ def _opener(mistake: Mistake, how: Reach) -> Callable[[Env], StepResult]:
         return reach(env, transcript.task, transcript.episode.seed, transcript.turns, mistake.turn + 1, how)
 
     return open_at
+
+
+def unbroken(played: Iterable[Played], what: str) -> list[Played]:
+    """Return episodes by id, none of which the environment may have broken off.
+
+    Args:
+        played: The episodes.
+        what: What they are, in the plural.
+
+    Raises:
+        EnvironmentFault: Some have no true end; names the first one's cause.
+    """
+    found = sorted(played, key=lambda one: one.episode.episode)
+    broken = [one.episode for one in found if one.episode.error]
+    if broken:
+        raise EnvironmentFault(
+            f"{len(broken)} of {len(found)} {what} broke off: {broken[0].error}",
+            where=broken[0].episode,
+            mend="the environment or its data is damaged, or changed since what it replays was recorded",
+        )
+    return found
 
 
 def summarise_recovery(played: Iterable[Played], *, replays: int) -> RecoveryRate | None:

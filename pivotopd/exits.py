@@ -5,6 +5,8 @@ Used by every command that a person or a scheduler starts, so that all end alike
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from pivotopd.errors import PivotError, Preempted
+from pivotopd.errors import PivotError, Preempted, StorageError
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 """A scheduler's request to stop: Kubernetes sends the first, SLURM's ``--signal=USR1`` the second."""
@@ -39,15 +41,23 @@ EXIT_CODES: Final = {
 def run_command(body: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code.
 
-    A :class:`PivotError` is printed on stderr in its three parts; every other exception is a defect and is
-    raised on, with its traceback.
+    A :class:`PivotError` is printed on stderr in its three parts, and so is a full disk wherever it was met,
+    such as under a redirected output; every other exception is a defect and is raised on, with its traceback.
     """
+    _open_closed_streams()
     try:
         with stop_signals():
             return body() or 0
     except PivotError as error:
         _say(f"error: {error}")
         return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = error.filename or "the output of this command, or a temporary folder"
+        full = StorageError(f"the disk is full: {error.strerror}", where=str(where), mend="free some space")
+        _say(f"error: {full}")
+        return full.exit_code
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
@@ -75,6 +85,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
         f"asked to stop by {signal.Signals(number).name}",
         mend="start the same command again: what is finished is kept",
     )
+
+
+def _open_closed_streams() -> None:
+    """Put the null device where a caller closed a standard stream, which Python leaves as None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for the life of the process
 
 
 def _say(text: str) -> None:

@@ -275,7 +275,7 @@ class Learner:
         dist.barrier()
 
     def load(self, folder: Path) -> None:
-        """Take weights and optimizer state from a saved folder, bit by bit.
+        """Take weights and optimizer state from a saved folder, bit by bit; settings stay those configured.
 
         Raises:
             ArtifactError: The folder has no state, or one of another number of ranks or another model.
@@ -289,7 +289,10 @@ class Learner:
             )
         from deepspeed.runtime.zero.utils import ZeRORuntimeException  # noqa: PLC0415 - after join()
 
-        faults = (RuntimeError, OSError, AssertionError, KeyError, ValueError, ZeRORuntimeException)
+        faults = (
+            *(RuntimeError, OSError, AssertionError, KeyError, ValueError, ZeRORuntimeException),
+            *(AttributeError, TypeError),  # stage 0 finds None in a state of ZeRO 1 or 2
+        )
         try:
             with distributed.quiet():
                 self._engine.load_checkpoint(str(state), tag=_TAG, load_lr_scheduler_states=False)
@@ -300,6 +303,15 @@ class Learner:
                 mend=f"load it with the number of ranks, model and ZeRO stage it was saved with (now "
                 f"{self._world} ranks, stage {self._config.zero_stage})",
             ) from error
+        self._set_hyper_parameters()
+
+    def _set_hyper_parameters(self) -> None:
+        """Put the configured values back: DeepSpeed takes those of the checkpoint along with its moments."""
+        optimizer = self._engine.optimizer
+        for group in optimizer.param_groups:
+            group["lr"], group["weight_decay"] = self._config.learning_rate, self._config.weight_decay
+        if hasattr(optimizer, "clip_grad"):  # DeepSpeed's own optimizers; without one the engine clips
+            optimizer.clip_grad = self._config.gradient_clip
 
 
 def _or_nan(values: Nats | None, size: int) -> list[float]:

@@ -128,7 +128,7 @@ class Manifest(_Strict):
     seconds: dict[str, float] = {}
     """Wall time of the phases."""
     notes: dict[str, str] = {}
-    """Facts worth keeping: digest of the policy's weights, package versions, commit."""
+    """Facts worth keeping, such as the digest of the policy's weights."""
 
     def to_json(self) -> str:
         """Return the text that is stored."""
@@ -143,7 +143,7 @@ class Manifest(_Strict):
         """
         try:
             raw = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ArtifactError(
                 "the manifest is not JSON", where=where, mend="delete the folder, rerun the stage"
             ) from error

@@ -11,12 +11,12 @@ without the hint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.environments.base import Env, Environment
 from pivotopd.environments.replay import Reach, reach
-from pivotopd.errors import ArtifactError, EnvironmentFault, ReplayDivergence
+from pivotopd.errors import EnvironmentFault, ReplayDivergence
 from pivotopd.models.base import Completion, Generator, Request, Sampling
 from pivotopd.records import Chain, Label, Turn
 from pivotopd.seeds import rng_of, seed_of
@@ -148,14 +148,7 @@ class Recoverer:
         turns = transcript.turns
         now = turns[pivot + 1]
         pairs = [(turn.observation, turn.action) for turn in turns[: pivot + 1]]
-        prompt = self.prompter.plain(
-            now.instruction, pairs, now.turn, now.observation, _tuple(now.admissible)
-        )
-        if prompt is None or prompt.ids != list(now.prompt_ids):
-            raise ArtifactError(
-                f"the recorded prompt of episode {now.episode}, turn {now.turn} cannot be rebuilt",
-                mend="tokenizer, prompt or history settings are not the rollout's; rerun that stage",
-            )
+        prompt = self.prompter.rebuilt(turns, pivot + 1)
         return _Chain(transcript, pivot, pairs, prompt, now.snapshot, now.state_hash)
 
     def _deepen(self, chains: Sequence[_Chain], depth: int) -> None:
@@ -254,6 +247,7 @@ class Recoverer:
             reach(chain.env, transcript.task, transcript.episode.seed, transcript.turns, turn, self.how)
         self.counts.env_steps += 1
         result = chain.env.step(action)
+        chain.rows[-1] = replace(chain.rows[-1], reward=result.reward, next_observation=result.observation)
         if result.done:
             chain.stop("episode_over")
             return
@@ -278,7 +272,3 @@ def _choose(count: int, limit: int, run_seed: int, iteration: int) -> frozenset[
 
 def _fate(label: Label, accepted: int, stopped: str) -> Chain:
     return Chain(label.run, label.iteration, label.episode, label.turn, accepted, stopped, None)
-
-
-def _tuple(actions: Sequence[str] | None) -> tuple[str, ...] | None:
-    return tuple(actions) if actions is not None else None

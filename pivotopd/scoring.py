@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pivotopd.agent.action_tokens import action_mask
-from pivotopd.agent.prompting import Prompter
-from pivotopd.errors import ArtifactError
+from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
 from pivotopd.records import Label, Signal, Turn
@@ -99,57 +98,38 @@ class Signaller:
         self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
     ) -> tuple[dict[int, Nats], int]:
         """Score recovery rows under their own hint and pivotal rollout rows under the gold hint."""
-        prompts: dict[int, Sequence[int]] = {}
-        too_long = 0
+        prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             action = gold.get((row.episode, row.turn))
             if row.source == "recovery":
                 prompts[index] = row.hinted_prompt_ids or ()
             elif self.needs.gold_hint and action is not None:
-                ids = self._rebuilt(row, episodes[row.episode], hint=action)
-                if ids is None:
-                    too_long += 1
-                else:
-                    prompts[index] = ids
-        return self._scored(rows, prompts), too_long
+                prompts[index] = self.prompter.hinted(self._plain(row, episodes), hint=action)
+        return self._scored(rows, prompts)
 
     def _privileged(
         self, rows: Sequence[Turn], episodes: _Episodes, text_of: Callable[[Turn], str | None]
     ) -> tuple[dict[int, Nats], int]:
         """Score rollout rows with a text in the place of the lesson; those without one are left out."""
-        prompts: dict[int, Sequence[int]] = {}
-        too_long = 0
+        prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             text = text_of(row) if row.source == "rollout" else None
             if text:
-                ids = self._rebuilt(row, episodes[row.episode], lesson=text)
-                if ids is None:
-                    too_long += 1
-                else:
-                    prompts[index] = ids
-        return self._scored(rows, prompts), too_long
+                prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=text)
+        return self._scored(rows, prompts)
 
-    def _scored(self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int]]) -> dict[int, Nats]:
-        requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in prompts.items()]
-        return dict(zip(prompts, self.policy.score(requests), strict=True)) if requests else {}
+    def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:
+        """Rebuild a rollout row's own prompt: else both scores would differ by more than the hint."""
+        return self.prompter.rebuilt(episodes[row.episode], row.turn)
 
-    def _rebuilt(
-        self, row: Turn, episode: Sequence[Turn], *, hint: str | None = None, lesson: str | None = None
-    ) -> list[int] | None:
-        """Rebuild a rollout row's prompt with privileged text; None when it is too long.
-
-        Raises:
-            ArtifactError: Without that text it is not the row's prompt: both scores would differ by more.
-        """
-        pairs = [(past.observation, past.action) for past in episode[: row.turn]]
-        admissible = tuple(row.admissible) if row.admissible is not None else None
-        prompt = self.prompter.plain(row.instruction, pairs, row.turn, row.observation, admissible)
-        if prompt is None or prompt.ids != list(row.prompt_ids):
-            raise ArtifactError(
-                f"the recorded prompt of episode {row.episode}, turn {row.turn} cannot be rebuilt",
-                mend="tokenizer, prompt or history settings are not the rollout's; rerun that stage",
-            )
-        return self.prompter.hinted(prompt, hint=hint, lesson=lesson)
+    def _scored(
+        self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int] | None]
+    ) -> tuple[dict[int, Nats], int]:
+        """Score rows under other prompts, by row; also return how many have none, since it was too long."""
+        fitting = {index: ids for index, ids in prompts.items() if ids is not None}
+        requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in fitting.items()]
+        scores = self.policy.score(requests) if requests else []
+        return dict(zip(fitting, scores, strict=True)), len(prompts) - len(fitting)
 
 
 def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:

@@ -14,7 +14,10 @@ class Section(BaseModel):
 
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-NonNegative = Annotated[float, Field(ge=0.0)]
+LARGEST = 1e9
+"""Bound of every number that enters the arithmetic, which is done in float32."""
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 WholeNumber = Annotated[int, Field(ge=0)]

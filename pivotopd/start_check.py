@@ -7,17 +7,24 @@ all else: its actions are admissible, and it follows a hint (docs/method.md, The
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Final
 
-from pivotopd.agent.prompting import Prompt, Prompter
-from pivotopd.environments.alfworld.engine import WordingStyle, engine_of
-from pivotopd.environments.alfworld.native import NativeEnv, Snapshot
-from pivotopd.environments.alfworld.oracle import Oracle
-from pivotopd.environments.base import Reply, StepResult, Task
-from pivotopd.models.base import Codec, Generator, Request, Sampling
+from pivotopd.agent.prompting import Prompter
+from pivotopd.environments.base import Environment, Task
+from pivotopd.evaluation import (
+    RecoveryRate,
+    find_mistakes,
+    panel_jobs,
+    recovery_jobs,
+    summarise_panel,
+    summarise_recovery,
+    unbroken,
+)
+from pivotopd.models.base import Generator, Request, Sampling
+from pivotopd.rollout import Job, Origin, Played, Player
 from pivotopd.seeds import rng_of, seed_of
+from pivotopd.teacher.base import Transcript
 
 SUCCESS_RANGE: Final = (0.3, 0.5)
 LARGEST_RECOVERY: Final = 0.05
@@ -30,6 +37,7 @@ REPLAYS: Final = 4
 """Replays of each mistake."""
 HINTS: Final = 256
 """Turns of its own play at which the student is asked again, with a hint."""
+_BATCH_EPISODES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,156 +80,93 @@ class StartReport:
         return tuple(found)
 
 
-@dataclass(slots=True)
-class _Episode:
-    """One episode in progress; a replay starts with the turns up to its mistake."""
-
-    task: Task
-    env: NativeEnv
-    now: StepResult
-    key: int
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-    snapshots: list[Snapshot] = field(default_factory=list)
-    prompts: list[Prompt] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    admissible: int = 0
-    cut: bool = False
-
-
 @dataclass(frozen=True)
 class StartCheck:
     """Plays with one student.
 
     Args:
+        environment: The environment; of its tasks only those that :meth:`run` is given are played.
+        prompter: Builds the student's prompts.
         generator: The student.
-        codec: Its tokenizer.
-        prompter: Builds its prompts.
         max_turns: Turn limit of an episode.
         response_tokens: Longest response.
         seed: Seed of all draws.
-        wording: Style of commands and feedback.
     """
 
-    generator: Generator
-    codec: Codec
+    environment: Environment
     prompter: Prompter
+    generator: Generator
     max_turns: int
     response_tokens: int
     seed: int
-    wording: WordingStyle = "move"
 
     def run(self, tasks: Sequence[Task]) -> StartReport:
         """Play each task once, then give hints and replay mistakes.
 
         Raises:
-            GameError: A game cannot be used.
+            EnvironmentFault: A game cannot be used.
         """
-        episodes = [self._start(task, index) for index, task in enumerate(tasks)]
-        self._play(episodes)
-        turns = sum(len(episode.replies) for episode in episodes)
-        hints, obeyed = self._obeyed(episodes)
-        mistakes, recovery = self._recovery(episodes)
+        played = self._play(panel_jobs(tasks, samples=1, seed=self.seed), "episodes of the start check")
+        panel = summarise_panel(played)
+        turns = [turn for one in played for turn in one.turns]
+        # Stricter than the panel's share: a bare action without its tags does not count.
+        admissible = sum(turn.committed and turn.action in (turn.admissible or ()) for turn in turns)
+        hints, obeyed = self._obeyed(played)
+        recovery = self._recovery(tasks, played)
         return StartReport(
-            games=len(episodes),
-            success=sum(episode.now.won for episode in episodes) / max(1, len(episodes)),
-            admissible=sum(episode.admissible for episode in episodes) / max(1, turns),
+            games=panel.episodes,
+            success=panel.success,
+            admissible=admissible / max(1, len(turns)),
             hints=hints,
             obeyed=obeyed,
-            mistakes=mistakes,
-            recovery=recovery,
+            mistakes=0 if recovery is None else recovery.mistakes,
+            recovery=None if recovery is None else recovery.rate,
         )
 
-    def _start(self, task: Task, key: int) -> _Episode:
-        env = NativeEnv(self.wording)
-        return _Episode(task, env, env.reset(task, 0), key)
+    @property
+    def _sampling(self) -> Sampling:
+        return Sampling(temperature=1.0, max_tokens=self.response_tokens)
 
-    def _play(self, episodes: Sequence[_Episode]) -> None:
-        """Play all episodes to their ends, one turn of all of them at a time."""
-        while live := [e for e in episodes if not (e.now.done or e.cut or len(e.pairs) >= self.max_turns)]:
-            asked: list[tuple[_Episode, Prompt]] = []
-            for episode in live:
-                prompt = self._prompt(episode)
-                if prompt is None:
-                    episode.cut = True
-                else:
-                    asked.append((episode, prompt))
-            seeds = [seed_of("start check", self.seed, e.key, len(e.pairs)) for e, _ in asked]
-            requests = [Request(p.ids, seed) for (_, p), seed in zip(asked, seeds, strict=True)]
-            for (episode, prompt), reply in zip(asked, self._ask(requests), strict=True):
-                episode.snapshots.append(episode.env.snapshot())
-                episode.prompts.append(prompt)
-                episode.replies.append(reply)
-                episode.admissible += reply.committed and reply.action in (episode.now.admissible or ())
-                episode.pairs.append((episode.now.observation, reply.action))
-                episode.now = episode.env.step(reply.action)
-
-    def _prompt(self, episode: _Episode) -> Prompt | None:
-        return self.prompter.plain(
-            self._instruction(episode.task),
-            episode.pairs,
-            len(episode.pairs),
-            episode.now.observation,
-            episode.now.admissible,
+    def _play(self, jobs: Sequence[Job], what: str) -> list[Played]:
+        player = Player(
+            self.environment,
+            self.prompter,
+            self.generator,
+            self._sampling,
+            self.max_turns,
+            _BATCH_EPISODES,
+            Origin("start check", -1, "", ""),  # no row of it is stored
         )
+        return unbroken(player.play(jobs), what)
 
-    @staticmethod
-    def _instruction(task: Task) -> str:
-        sentence: str = task.payload.task_sentence
-        return sentence
-
-    def _ask(self, requests: Sequence[Request]) -> list[Reply]:
-        sampling = Sampling(1.0, self.response_tokens)
-        completions = self.generator.generate(requests, sampling)
-        texts = [self.codec.decode(completion.response_ids.tolist())[0] for completion in completions]
-        return [self.prompter.wording.parse(text) for text in texts]
-
-    def _obeyed(self, episodes: Sequence[_Episode]) -> tuple[int, float]:
+    def _obeyed(self, played: Sequence[Played]) -> tuple[int, float]:
         """Ask again at some turns, with a random admissible action as the hint."""
-        turns = [prompt for episode in episodes for prompt in episode.prompts]
+        turns = [(one.turns, index) for one in played for index in range(len(one.turns))]
         rng = rng_of("start check hints", self.seed)
-        picked = rng.permutation(len(turns))[:HINTS]
         hints: list[str] = []
         requests: list[Request] = []
-        for index in sorted(picked.tolist()):
-            actions = turns[index].view.admissible or ()
+        for place in sorted(rng.permutation(len(turns))[:HINTS].tolist()):
+            prompt = self.prompter.rebuilt(*turns[place])
+            actions = prompt.view.admissible or ()
             hint = actions[int(rng.integers(len(actions)))]
-            ids = self.prompter.hinted(turns[index], hint=hint)
+            ids = self.prompter.hinted(prompt, hint=hint)
             if ids is not None:
                 hints.append(hint)
-                requests.append(Request(ids, seed_of("start check hinted", self.seed, index)))
-        normal = self.prompter.wording.normal_form
-        replies = self._ask(requests)
-        obeyed = [normal(reply.action) == normal(hint) for reply, hint in zip(replies, hints, strict=True)]
+                requests.append(Request(ids, seed_of("start check hinted", self.seed, place)))
+        wording, codec = self.prompter.wording, self.prompter.codec
+        completions = self.generator.generate(requests, self._sampling)
+        replies = [wording.parse(codec.decode(one.response_ids.tolist())[0]) for one in completions]
+        obeyed = [
+            wording.normal_form(reply.action) == wording.normal_form(hint)
+            for reply, hint in zip(replies, hints, strict=True)
+        ]
         return len(obeyed), sum(obeyed) / max(1, len(obeyed))
 
-    def _recovery(self, episodes: Sequence[_Episode]) -> tuple[int, float | None]:
+    def _recovery(self, tasks: Sequence[Task], played: Sequence[Played]) -> RecoveryRate | None:
         """Go on from after the first pivotal mistake of some episodes, several times each."""
-        found = [(e, turn) for e in episodes if (turn := self._first_mistake(e)) is not None]
-        order = rng_of("start check mistakes", self.seed).permutation(len(found))[:MISTAKES]
-        replays = [
-            self._after(episode, turn, seed_of("start check replay", self.seed, episode.key, sample))
-            for episode, turn in (found[index] for index in sorted(order.tolist()))
-            for sample in range(REPLAYS)
-        ]
-        self._play(replays)
-        if not replays:
-            return 0, None
-        return len(order), sum(replay.now.won for replay in replays) / len(replays)
-
-    def _first_mistake(self, episode: _Episode) -> int | None:
-        """Return the first turn after which the true distance to the goal is larger, with turns left."""
-        game = episode.task.payload
-        oracle = Oracle(engine_of(game.pddl_problem, game.task_sentence, game.id, self.wording).world)
-        states = [snapshot.state for snapshot in episode.snapshots] + [episode.env.snapshot().state]
-        for turn, (before, after) in enumerate(pairwise(states)):
-            if oracle.classify(before, after) in {"regress", "dead"}:
-                return turn if turn + 1 < self.max_turns else None
-        return None
-
-    def _after(self, episode: _Episode, turn: int, key: int) -> _Episode:
-        """Return a new episode that stands right after a turn of another."""
-        replay = self._start(episode.task, key)
-        replay.pairs = episode.pairs[: turn + 1]
-        later = [*episode.snapshots, episode.env.snapshot()]
-        replay.now = replay.env.restore(later[turn + 1])
-        return replay
+        by_id = {task.id: task for task in tasks}
+        transcripts = [Transcript(by_id[one.episode.task], one.episode, one.turns) for one in played]
+        # Also of won episodes: a mistake that was undone is what the check looks for.
+        mistakes, _ = find_mistakes(self.environment, transcripts, limit=MISTAKES, also_won=True)
+        jobs = recovery_jobs(mistakes, replays=REPLAYS, seed=self.seed, how="snapshot")
+        return summarise_recovery(self._play(jobs, "replays of the start check"), replays=REPLAYS)

@@ -16,6 +16,7 @@ import numpy as np
 from pivotopd.agent.prompting import Prompter
 from pivotopd.config import RunConfig, TinyStudent
 from pivotopd.environments.alfworld.demonstrations import Demonstration, demonstrations
+from pivotopd.environments.alfworld.environment import AlfworldEnvironment
 from pivotopd.environments.alfworld.games import Game, task_of
 from pivotopd.environments.alfworld.generator import PLAIN, TRAIN_SPLIT, generate_games
 from pivotopd.environments.alfworld.wording import make_wording, phrases
@@ -174,13 +175,13 @@ def _check(config: RunConfig, wording: Wording, policy: Policy, told: Progress) 
         PLAIN,
     )
     check = StartCheck(
-        generator=TransformersEngine(policy),
-        codec=policy.codec,
+        # The engine of the demonstrations, whatever the run plays.
+        environment=AlfworldEnvironment(environment.model_copy(update={"engine": "native"})),
         prompter=Prompter(wording, policy.codec, environment.history, rollout.prompt_tokens),
+        generator=TransformersEngine(policy),
         max_turns=environment.max_turns,
         response_tokens=rollout.response_tokens,
         seed=section.seed,
-        wording=environment.wording,
     )
     report = check.run([task_of(game) for game in games])
     told("check", 1, 1)

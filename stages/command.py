@@ -34,14 +34,26 @@ def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
     """Return a stage's job.
 
     Raises:
-        ConfigError: Unknown stage, a missing iteration, or a stage that the method does not need.
+        ConfigError: Unknown stage, an iteration that is missing or not planned, or a stage that the method
+            does not need.
     """
     if stage == "warm_start":
         return plan.warm_start()
     if stage not in STAGES:
-        raise ConfigError(f"there is no stage {stage!r}", mend=f"use one of {', '.join(STAGES)}")
+        raise ConfigError(
+            f"there is no stage {stage!r}", where="stage", mend=f"use one of {', '.join(STAGES)}"
+        )
     if iteration is None:
-        raise ConfigError(f"stage {stage} belongs to an iteration", mend="give --iteration N")
+        raise ConfigError(
+            f"stage {stage} belongs to an iteration", where="--iteration", mend="give --iteration N"
+        )
+    planned = plan.config.iterations
+    if iteration > planned or (iteration == planned and stage != "evaluate"):
+        raise ConfigError(
+            f"the run has {planned} iterations, counted from 0; there is no {stage} of iteration {iteration}",
+            where="--iteration",
+            mend="give a smaller one, or iterations=N for a longer run",
+        )
     if stage == "evaluate":
         return plan.evaluate(iteration)
     if stage not in plan.stages():

@@ -13,7 +13,6 @@ from typing import Any
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.environments.base import Task
-from pivotopd.errors import EnvironmentFault
 from pivotopd.evaluation import (
     Mistake,
     Panel,
@@ -24,6 +23,7 @@ from pivotopd.evaluation import (
     recovery_jobs,
     summarise_panel,
     summarise_recovery,
+    unbroken,
 )
 from pivotopd.models.base import Sampling
 from pivotopd.records import Episode, Turn
@@ -32,7 +32,7 @@ from pivotopd.rollout import Origin, Played, Player
 from pivotopd.teacher.base import Transcript
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
-from stages.work import Job, Ledger, Stopwatch, Work
+from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn)
 
@@ -42,8 +42,9 @@ def reads(config: RunConfig) -> dict[str, Any]:
     return {
         "run": config.name,
         "evaluation": config.evaluation.model_dump(mode="json", exclude={"every"}),
-        "environment": config.environment.model_dump(mode="json", exclude={"games", "train_split"}),
+        "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
         "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
+        "dtype": config.update.dtype,
     }
 
 
@@ -67,14 +68,7 @@ def run(work: Work, job: Job) -> Artifact:
             jobs = recovery_jobs(
                 mistakes, replays=config.recovery_replays, seed=config.seed, how=work.config.recovery.reach
             )
-            replayed = _play(work, player, jobs, "recovery replays")
-            broken = [one.episode.error for one in replayed if one.episode.error]
-            if broken:
-                raise EnvironmentFault(
-                    f"{len(broken)} of {len(replayed)} replays did not reach their mistake: {broken[0]}",
-                    where=f"evaluation {job.digest[:12]}",
-                    mend="the environment or its data changed since the mistakes were recorded",
-                )
+            replayed = unbroken(_play(work, player, jobs, "recovery replays"), "recovery replays")
             rate = summarise_recovery(replayed, replays=config.recovery_replays)
     with work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])

@@ -18,7 +18,10 @@ TABLES = (Label,)
 
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration."""
-    return {"teacher": config.teacher.model_dump(mode="json"), "history": config.environment.history}
+    return {
+        "teacher": config.teacher.model_dump(mode="json"),
+        "environment": config.environment.model_dump(mode="json", include={"engine", "wording", "history"}),
+    }
 
 
 def run(work: Work, job: Job) -> Artifact:

@@ -27,7 +27,10 @@ def reads(config: RunConfig) -> dict[str, Any]:
         "rollout": config.rollout.model_dump(
             mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
         ),
-        "environment": config.environment.model_dump(mode="json", include={"max_turns", "history", "prompt"}),
+        "environment": config.environment.model_dump(
+            mode="json", include={"max_turns", "history", "prompt", "engine", "wording"}
+        ),
+        "dtype": config.update.dtype,
     }
 
 

@@ -8,22 +8,29 @@ from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
+from pivotopd.errors import ConfigError
 from pivotopd.evaluation import summarise_panel
 from pivotopd.records import Episode, Turn
 from pivotopd.rollout import Origin, Played, Player, training_jobs
 from stages.metrics import metrics_text
-from stages.work import Job, Ledger, Stopwatch, Work
+from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
-    """Return what this stage reads of a configuration; batch sizes change no result and stay out."""
+    """Return what this stage reads of a configuration.
+
+    Batch sizes change no result and stay out; so does what chooses the games, since they are an input.
+    """
     return {
         "run": config.name,
         "seed": config.seed,
-        "environment": config.environment.model_dump(mode="json", exclude={"games", "valid_split"}),
+        "environment": config.environment.model_dump(
+            mode="json", exclude={*GAMES, "train_split", "valid_split"}
+        ),
         "rollout": config.rollout.model_dump(mode="json", exclude={"batch_episodes"}),
+        "dtype": config.update.dtype,
     }
 
 
@@ -62,6 +69,7 @@ def run(work: Work, job: Job) -> Artifact:
             played.append(one)
             work.progress("episodes", len(played), len(jobs))
     played.sort(key=lambda one: one.episode.episode)
+    _refuse_no_prompt(played, config.rollout.prompt_tokens)
     engine_counts = ledger.counts()
     with work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
@@ -81,6 +89,16 @@ def run(work: Work, job: Job) -> Artifact:
 def _iteration(job: Job) -> int:
     assert job.iteration is not None, "a rollout belongs to an iteration"  # noqa: S101 - a plan always sets it
     return job.iteration
+
+
+def _refuse_no_prompt(played: Sequence[Played], prompt_tokens: int) -> None:
+    """Stop where not even the shortest prompt of any task fits: there is nothing to learn from then."""
+    if all(one.episode.termination == "prompt_too_long" and not one.turns for one in played):
+        raise ConfigError(
+            f"the prompt of every task is longer than {prompt_tokens} tokens",
+            where="rollout.prompt_tokens",
+            mend="raise it, or set environment.prompt=compact for a tiny student",
+        )
 
 
 def _metrics(played: Sequence[Played]) -> Mapping[str, float]:

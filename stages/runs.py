@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
-from pivotopd.artifacts import RunLayout
+from pivotopd.artifacts import SHARED, RunLayout
 from pivotopd.config import RunConfig
-from pivotopd.config_files import apply_overrides, dump_config, parse_config
+from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
@@ -25,15 +24,33 @@ _OUTSIDE_NAME: Any = {
     "threads": True,
     "tracking": True,
     "rollout": {"batch_episodes"},
-    "update": {"micro_batch_tokens"},
+    "update": {"micro_batch_tokens", "idle_limit"},
     "evaluation": {"every"},
 }
 """Keys that change where, how far or how fast a run goes, not what it is: with others it goes on."""
 
+_NAME = re.compile(r"[^./\\:][^/\\:]{0,99}")
+"""A run's name: no separators, which are a path's or an address's, and no hidden folder."""
+
 
 def named(config: RunConfig) -> RunConfig:
-    """Return the configuration with a run name; one is made of what the run is where none is given."""
-    if config.name is not None:
+    """Return the configuration with a run name; one is made of what the run is where none is given.
+
+    Raises:
+        ConfigError: The name or the root cannot be a folder's.
+    """
+    if not config.root.strip() or not config.root.isprintable():
+        raise ConfigError(
+            f"{config.root!r} cannot be a storage root", where="root", mend="give a folder or an fsspec URI"
+        )
+    name = config.name
+    if name is not None:
+        if not _NAME.fullmatch(name) or not name.isprintable() or name == SHARED or name != name.strip():
+            raise ConfigError(
+                f"{name!r} cannot be a run's name",
+                where="name",
+                mend="use letters, digits and dashes, at most 100; it becomes a folder's name",
+            )
         return config
     identity = config.model_dump(mode="json", exclude=_OUTSIDE_NAME)
     digest = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
@@ -49,12 +66,7 @@ def open_run(config: RunConfig, progress: Progress = silent) -> tuple[Work, Plan
         StorageError: The store cannot be written.
     """
     config = named(config)
-    name = config.name or ""
-    if "/" in name or name in {"", ".", "..", "shared"} or name != name.strip():
-        raise ConfigError(
-            f"{name!r} cannot be a run's name", where="name", mend="use letters, digits and dashes"
-        )
-    layout = RunLayout(config.root, name)
+    layout = RunLayout(config.root, config.name or "")
     layout.store.write_text(layout.config, dump_config(config))
     return Work(config, layout, progress), Plan(config, layout)
 
@@ -70,9 +82,12 @@ def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
     text = layout.store.read_text(layout.config)
     if text is None:
         raise ArtifactError(
-            "there is no run at this address", where=uri, mend="give ROOT/NAME, where config.yaml lies"
+            "there is no run at this address",
+            where=uri or "''",
+            mend="give ROOT/NAME, where config.yaml lies",
         )
-    config = parse_config(yaml.safe_load(text), where=layout.store.join(layout.config))
+    where = layout.store.join(layout.config)
+    config = parse_config(parse_yaml(text, where=where), where=where)
     return config.model_copy(update={"root": layout.root, "name": layout.run}), layout
 
 

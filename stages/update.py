@@ -7,6 +7,7 @@ updates, and the checkpoint at ``RUN/checkpoints/<digest of this job>``.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,11 +17,11 @@ import numpy as np
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.errors import NothingToTrainOn, NumericsError
+from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import runnable_method
-from pivotopd.models.checkpoint import weights_digest
+from pivotopd.models.checkpoint import check_finite, weights_digest
 from pivotopd.records import Advantage, Episode, Label, Signal, Turn, Update
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.seeds import seed_of
@@ -47,7 +48,7 @@ def run(work: Work, job: Job) -> Artifact:
 
     Raises:
         NothingToTrainOn: There is no training signal; no checkpoint is written.
-        NumericsError: No gradient was finite; no checkpoint is written.
+        NumericsError: No gradient was finite, or a weight is not any more; no checkpoint is written.
     """
     config, watch = work.config, Stopwatch()
     with watch.phase("read"):
@@ -142,12 +143,16 @@ def _step_counts(reports: Sequence[StepReport]) -> dict[str, int]:
 
 
 def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label]]:
-    """Return the rows that train (rollout first), the episodes by id, and the labels."""
+    """Return the rows that train (rollout first), the episodes by id, and the labels.
+
+    An episode that the environment broke off says nothing about the policy: none of its rows train.
+    """
     rollout = work.input(job, "rollout")
+    episodes = {episode.episode: episode for episode in rollout.rows(Episode)}
     rows = rollout.rows(Turn)
     if "recover" in job.inputs:
         rows += work.input(job, "recover").rows(Turn)
-    episodes = {episode.episode: episode for episode in rollout.rows(Episode)}
+    rows = [row for row in rows if episodes[row.episode].error is None]
     return rows, episodes, labels_read(work, job, {key: one.turns for key, one in episodes.items()})
 
 
@@ -191,7 +196,18 @@ def _winners(episodes: Mapping[str, Episode]) -> list[str]:
 def _learn(
     work: Work, job: Job, training: Sequence[TrainingRow], auxiliary: AuxiliaryLoss | None
 ) -> tuple[list[StepReport], str]:
-    """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned."""
+    """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned.
+
+    Raises:
+        ConfigError: Several ranks run the stage: it publishes the checkpoint of one.
+        NumericsError: No gradient was finite, or a weight is not any more; no checkpoint is written.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "the update stage runs on one rank",
+            where=f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
+            mend="start it without torchrun",
+        )
     source = job.inputs["policy"]
     policy = work.fresh_policy(source)
     seed = seed_of("update", work.config.seed, job.iteration or 0)
@@ -205,6 +221,11 @@ def _learn(
                 where=f"update of iteration {job.iteration}",
                 mend="lower update.learning_rate or the method's weights; the checkpoint is as it was",
             )
+        check_finite(
+            policy.model,
+            where=f"update of iteration {job.iteration}, before its checkpoint",
+            mend="lower update.learning_rate; the checkpoint before is as it was",
+        )
         checkpoint = Job(
             "checkpoint", job.iteration, work.layout.checkpoints, job.digest, job.code, job.reads, job.inputs
         )
@@ -212,8 +233,8 @@ def _learn(
         with work.begin(checkpoint) as writer:
             with writer.local_folder() as folder:
                 learner.save(folder)
-            writer.publish(counts={}, notes={"weights": weights})
-    return reports, weights
+            published = writer.publish(counts={}, notes={"weights": weights})
+    return reports, published.manifest.notes["weights"]
 
 
 def _advantage(row: Turn, seen: Row, advantage: TokenAdvantage) -> Advantage:
@@ -275,6 +296,7 @@ def _step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:
             f"update/{name}": float(np.mean([getattr(one, name) for one in taken])) for name in means if taken
         },
         "update/skipped_steps": float(len(reports) - len(taken)),
+        "update/first_ratio_gap": reports[0].ratio_gap,
     }
 
 

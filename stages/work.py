@@ -21,9 +21,13 @@ from pivotopd.environments.registry import open_environment
 from pivotopd.methods.sections import HintForm, PivotOpdMethod
 from pivotopd.models.base import Sampling
 from pivotopd.models.checkpoint import Policy, load_policy
+from pivotopd.models.devices import compute_device
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
+
+GAMES = frozenset({"games", "generated", "holdout"})
+"""Keys of the environment section that choose games: a digest has their fingerprint, not their names."""
 
 KEPT_POLICIES = 3
 """Loaded policies kept at once: the current one, the initial one, and one being replaced."""
@@ -126,12 +130,14 @@ class Work:
                 oldest = next(iter(self._policies))
                 self._policies.pop(oldest)
                 self._engines.pop(oldest, None)
-            self._policies[source.digest] = load_policy(self.policy_folder(source), self.config.update.dtype)
+            self._policies[source.digest] = self.fresh_policy(source)
         return self._policies[source.digest]
 
     def fresh_policy(self, source: Source) -> Policy:
         """Load a policy of which this process keeps no other reference: a learner changes its weights."""
-        return load_policy(self.policy_folder(source), self.config.update.dtype)
+        policy = load_policy(self.policy_folder(source), self.config.update.dtype)
+        policy.model.to(compute_device())
+        return policy
 
     def engine(self, source: Source) -> TransformersEngine:
         """Return the engine of a policy; it generates and scores."""

@@ -327,6 +327,7 @@ def test_a_damaged_checkpoint_file_is_refused(local: Store) -> None:
     ("change", "message"),
     [
         (lambda raw: "", "not JSON"),
+        (lambda raw: "[" * 100_000, "not JSON"),
         (lambda raw: "[]", "format version None"),
         (lambda raw: json.dumps({**raw, "format_version": 2}), "format version 2, this program reads 1"),
         (lambda raw: json.dumps({**raw, "surprise": 1}), "damaged at 'surprise'"),

@@ -12,7 +12,7 @@ from pivotopd.config import EnvironmentSection
 from pivotopd.environments.alfworld.environment import AlfworldEnvironment, AlfworldOracle
 from pivotopd.environments.base import Task
 from pivotopd.environments.replay import Reach
-from pivotopd.errors import SearchLimit
+from pivotopd.errors import EnvironmentFault, SearchLimit
 from pivotopd.evaluation import (
     Mistake,
     Panel,
@@ -22,6 +22,7 @@ from pivotopd.evaluation import (
     recovery_jobs,
     summarise_panel,
     summarise_recovery,
+    unbroken,
 )
 from pivotopd.records import Episode, Turn
 from pivotopd.rollout import Job, Played
@@ -149,6 +150,12 @@ def test_the_first_mistake_of_each_lost_episode_and_none_of_a_won_one(
     assert find_mistakes(play.environment(), transcripts.values(), limit=0) == ([], 0)
 
 
+def test_mistakes_of_won_episodes_are_found_when_asked_for(transcripts: dict[str, Transcript]) -> None:
+    found, _ = find_mistakes(play.environment(), transcripts.values(), limit=9, also_won=True)
+    names = [(one.transcript.episode.episode, one.turn) for one in found]
+    assert names == [("a one", 3), ("c won", 2), ("d two", 2)]
+
+
 def test_without_stored_states_no_mistake_is_found(transcripts: dict[str, Transcript]) -> None:
     bare = [
         replace(one, turns=[replace(turn, snapshot=None) for turn in one.turns])
@@ -235,6 +242,15 @@ def test_replay_seeds_name_mistake_and_replay(mistakes: list[Mistake]) -> None:
     fewer = recovery_jobs(mistakes[1:], replays=2, seed=3, how="replay")
     assert [job.seed for job in fewer] == [job.seed for job in jobs[4:6]]
     assert [job.episode for job in fewer] == [job.episode for job in jobs[4:6]]
+
+
+def test_broken_episodes_are_refused() -> None:
+    whole = [result(name, [], won=False) for name in "cab"]
+    assert [one.episode.episode for one in unbroken(whole, "replays")] == ["a", "b", "c"]
+    broken = Played(replace(whole[0].episode, termination="environment_error", error="it fell"), ())
+    with pytest.raises(EnvironmentFault, match=r"1 of 3 replays broke off: it fell") as caught:
+        unbroken([broken, *whole[1:]], "replays")
+    assert caught.value.where == "c"
 
 
 def test_each_mistake_counts_the_same_however_often_it_was_replayed() -> None:

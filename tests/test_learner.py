@@ -228,6 +228,53 @@ def test_missing_state_is_refused(tmp_path: Path) -> None:
         learner.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("stage", "dtype"), [(0, "float32"), (1, "float32"), (1, "bfloat16"), (0, "bfloat16")]
+)
+def test_a_loaded_state_leaves_the_configured_settings(stage: int, dtype: str, tmp_path: Path) -> None:
+    made = policy(dtype)
+    rows = make_rows(made.model)
+    with Learner(made, section(zero_stage=stage, dtype=dtype)) as learner:
+        learner.update(rows, 1)
+        learner.save(tmp_path)
+    changed = section(zero_stage=stage, dtype=dtype, learning_rate=0.02, weight_decay=0.0, gradient_clip=1e-9)
+    with Learner(policy(dtype), changed) as learner:
+        learner.load(tmp_path)
+        optimizer = learner._engine.optimizer
+        assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {(0.02, 0.0)}
+        assert getattr(optimizer, "clip_grad", 1e-9) == 1e-9
+
+
+def test_a_rerun_with_another_learning_rate_moves_the_weights_that_far(tmp_path: Path) -> None:
+    made = policy()
+    rows = make_rows(made.model)
+    with Learner(made, section(weight_decay=0)) as learner:
+        learner.update(rows, 1)
+        learner.save(tmp_path)
+    before, moved = flat(made.model), []
+    for rate in (1e-3, 1e-2):
+        again = policy()
+        with Learner(again, section(weight_decay=0, learning_rate=rate)) as learner:
+            learner.load(tmp_path)
+            learner.update(rows, 2)
+        moved.append((flat(again.model) - before).norm())
+    assert float(moved[1] / moved[0]) == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("saved", "loads"), [(1, 0), (0, 1), (2, 0)])
+def test_state_of_another_kind_of_optimizer_is_refused(
+    saved: int, loads: int, dtype: str, tmp_path: Path
+) -> None:
+    with Learner(policy(dtype), section(zero_stage=saved, dtype=dtype)) as learner:
+        learner.save(tmp_path)
+    with (
+        Learner(policy(dtype), section(zero_stage=loads, dtype=dtype)) as learner,
+        pytest.raises(ArtifactError, match="does not fit"),
+    ):
+        learner.load(tmp_path)
+
+
 def test_closed_learners_leave_no_memory_and_no_hooks() -> None:
     made = policy()
     rows = make_rows(made.model)

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from pivotopd.agent.prompting import Prompt, Prompter
+from pivotopd.config import EnvironmentSection
 from pivotopd.environments.alfworld.demonstrations import _TWINS
 from pivotopd.environments.alfworld.demonstrator import Demonstrator, demonstrator_of, read
+from pivotopd.environments.alfworld.environment import AlfworldEnvironment
 from pivotopd.environments.alfworld.games import Game, task_of
 from pivotopd.environments.alfworld.generator import PLAIN, PLAIN_TASK_TYPES, generate_games
 from pivotopd.environments.alfworld.problem import parse_problem
 from pivotopd.environments.alfworld.wording import make_wording, phrases
 from pivotopd.environments.base import View
+from pivotopd.errors import EnvironmentFault
 from pivotopd.models.base import Completion, Request, Sampling
 from pivotopd.models.codec import TokenizerCodec
 from pivotopd.models.tiny import build_tokenizer
@@ -77,7 +80,9 @@ AGENTS = _agents()
 def _check(answer: Callable[[View], str], games: Sequence[Game] = GAMES) -> StartReport:
     player = Player(answer)
     prompter = Noting(make_wording("compact"), CODEC, 3, 512, player)
-    return StartCheck(player, CODEC, prompter, 20, 48, seed=0).run([task_of(game) for game in games])
+    environment = AlfworldEnvironment(EnvironmentSection(prompt="compact"))
+    check = StartCheck(environment, prompter, player, 20, 48, seed=0)
+    return check.run([task_of(game) for game in games])
 
 
 def _reply(action: str) -> str:
@@ -122,6 +127,7 @@ def test_a_player_that_undoes_its_mistakes_recovers() -> None:
 
     report = _check(answer)
     assert report.mistakes > 10
+    assert report.mistakes > 40 * (1 - report.success), "mistakes of won episodes count too"
     assert report.recovery is not None
     assert report.recovery > 0.8
 
@@ -130,6 +136,22 @@ def test_garbage_is_neither_admissible_nor_obedient() -> None:
     report = _check(lambda _: "go to the moon", GAMES[:3])
     assert (report.success, report.admissible, report.obeyed) == (0.0, 0.0, 0.0)
     assert report.hints == 60
+
+
+def test_an_action_without_its_tags_is_played_but_is_not_admissible() -> None:
+    def bare(view: View) -> str:
+        agent = AGENTS[view.instruction]
+        return agent.informed_action(read(view, agent.tool))
+
+    report = _check(bare, GAMES[:3])
+    assert report.success > 0
+    assert report.admissible == 0.0
+
+
+def test_a_damaged_game_is_not_counted_as_lost() -> None:
+    damaged = replace(GAMES[1], pddl_problem="(define (problem")
+    with pytest.raises(EnvironmentFault, match=r"1 of 2 episodes of the start check broke off"):
+        _check(_without_gap, [GAMES[0], damaged])
 
 
 @pytest.mark.parametrize(

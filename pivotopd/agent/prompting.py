@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pivotopd.environments.base import View, Wording
+from pivotopd.errors import ArtifactError
 from pivotopd.models.base import Codec
+from pivotopd.records import Turn
 
 HINT_TOKENS = 256
 """Tokens by which a hinted prompt may pass the prompt limit."""
@@ -70,6 +72,27 @@ class Prompter:
             if not kept:
                 return None
             kept = kept[1:]
+
+    def rebuilt(self, turns: Sequence[Turn], index: int) -> Prompt:
+        """Return the unprivileged prompt of a recorded turn, with its view.
+
+        Args:
+            turns: The episode's own turns, from its first.
+            index: Index of the turn.
+
+        Raises:
+            ArtifactError: It is not the recorded prompt: the row comes from other settings.
+        """
+        now = turns[index]
+        pairs = [(past.observation, past.action) for past in turns[:index]]
+        admissible = None if now.admissible is None else tuple(now.admissible)
+        prompt = self.plain(now.instruction, pairs, now.turn, now.observation, admissible)
+        if prompt is None or prompt.ids != list(now.prompt_ids):
+            raise ArtifactError(
+                f"the recorded prompt of episode {now.episode}, turn {now.turn} cannot be rebuilt",
+                mend="tokenizer, prompt or history settings are not the rollout's; rerun that stage",
+            )
+        return prompt
 
     def hinted(
         self, prompt: Prompt, *, hint: str | None = None, lesson: str | None = None

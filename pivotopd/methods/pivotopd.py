@@ -49,7 +49,7 @@ class PivotOpd(Method):
         self._section = section
         self.needs = Needs(
             labels=True,
-            recovery_depth=recovery_depth,
+            recovery_depth=recovery_depth if section.recovery_weight > 0 else 0,
             gold_hint=section.prevention_weight > 0,
             lesson=section.lesson_weight > 0,
         )

@@ -98,7 +98,7 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with _no_bars():
+        with _silent():
             policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
     except OSError as error:
@@ -108,20 +108,26 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
-    """Keep transformers' progress bars off the screen, and leave its switch as it was."""
+def _silent() -> Iterator[None]:
+    """Keep transformers' bars and load reports off the screen: what they say becomes one error or nothing.
+
+    The bars go by their hook, since their switch turns other libraries' bars too.
+    """
     from transformers.utils import logging  # noqa: PLC0415 - heavy
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    level = logging.get_verbosity()
+    before = logging.set_tqdm_hook(lambda _factory, args, settings: logging.EmptyTqdm(*args, **settings))
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
-        if shown:
-            logging.enable_progress_bar()
+        logging.set_verbosity(level)
+        logging.set_tqdm_hook(before)
 
 
-def check_finite(model: PreTrainedModel, *, where: str) -> None:
+def check_finite(
+    model: PreTrainedModel, *, where: str, mend: str = "go back to an earlier checkpoint"
+) -> None:
     """Refuse a model with a weight that is NaN or infinite.
 
     Raises:
@@ -133,7 +139,7 @@ def check_finite(model: PreTrainedModel, *, where: str) -> None:
             raise NumericsError(
                 f"tensor {name} holds {bad} values that are not finite",
                 where=where,
-                mend="go back to an earlier checkpoint",
+                mend=mend,
             )
 
 
@@ -240,9 +246,18 @@ def _weight_files(path: Path) -> list[Path]:
             mend="save the model with save_pretrained; other weight formats are not read",
         )
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ArtifactError(f"the index of weights is damaged: {error}", where=str(index)) from error
+        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(
+            f"the index of weights is damaged: {error}", where=str(index), mend="restore the file"
+        ) from error
+    if not named or not all(isinstance(name, str) and Path(name).name == name for name in named):
+        raise ArtifactError(
+            "the index of weights names something else than files beside it",
+            where=str(index),
+            mend="restore the file",
+        )
+    names = sorted(set(named))
     for name in names:
         if not (path / name).is_file():
             raise ArtifactError(f"weight file {name} is missing", where=str(path), mend="restore it")
@@ -267,7 +282,7 @@ def _read_model(path: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - heavy
 
     try:
-        with _no_bars():
+        with _silent():
             model, report = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=config,
@@ -276,6 +291,7 @@ def _read_model(path: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, in words
             )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ArtifactError(
@@ -287,6 +303,13 @@ def _read_model(path: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
             f"the weights lack {len(missing)} tensors, first {missing[0]}",
             where=str(path),
             mend="the weights belong to another config.json, or a file was cut",
+        )
+    if report["mismatched_keys"]:
+        name, there, wanted = min(report["mismatched_keys"])
+        raise ArtifactError(
+            f"tensor {name} has the shape {list(there)}, config.json asks for {list(wanted)}",
+            where=str(path),
+            mend="the weights belong to another config.json: take both from one model",
         )
     return model
 

@@ -83,9 +83,12 @@ class TokenizerCodec:
             return raw.decode("utf-8", errors="backslashreplace"), True
 
     def _encode(self, text: str, *, specials: bool) -> list[int]:
-        ids: list[int] = self.tokenizer(
-            text, add_special_tokens=False, split_special_tokens=not specials, verbose=False
-        )["input_ids"]
+        # The ids of tokenizer(text), without its wrapper: encoding is on the path of every prompt.
+        backend = self.tokenizer.backend_tokenizer
+        backend.encode_special_tokens = not specials
+        backend.no_truncation()  # both may be set by the tokenizer's file or its last call
+        backend.no_padding()
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def _render(self, message: str) -> str:

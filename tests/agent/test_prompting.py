@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pivotopd.agent.prompting import HINT_TOKENS
 from pivotopd.environments.alfworld.wording import PromptForm, make_wording
 from pivotopd.environments.base import View
+from pivotopd.errors import ArtifactError
 from tests import play
 
 TASK = "Your task is to: put some mug on shelf."
@@ -88,3 +89,16 @@ def test_no_history_and_open_actions() -> None:
     prompt = prompter.plain(TASK, [("seen", "done")], 1, SEEN, None)
     assert prompt is not None
     assert prompt.view == View(TASK, (), 1, SEEN, None)
+
+
+def test_a_recorded_turn_gives_its_prompt_again_or_is_refused() -> None:
+    task = play.environment().tasks("valid")[0]
+    (one,) = play.player(play.wander).play(play.jobs_of([task]))
+    assert len(one.turns) > play.HISTORY
+    for index, turn in enumerate(one.turns):
+        prompt = play.prompter().rebuilt(one.turns, index)
+        assert prompt.ids == turn.prompt_ids
+        assert prompt.view.observation == turn.observation
+        assert len(prompt.view.history) == min(index, play.HISTORY)
+    with pytest.raises(ArtifactError, match=rf"turn {index} cannot be rebuilt"):
+        play.prompter(history=play.HISTORY - 1).rebuilt(one.turns, index)

@@ -111,6 +111,39 @@ def test_every_error_class_has_a_documented_code() -> None:
     assert {error.exit_code for error in classes} <= set(EXIT_CODES)
 
 
+def test_a_full_disk_under_the_output_is_a_storage_error() -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("this system has no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", "tables"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == StorageError.exit_code
+    assert done.stderr.startswith("error: the disk is full")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_a_closed_standard_stream_is_no_defect(stream: str) -> None:
+    number = ["stdin", "stdout", "stderr"].index(stream)
+    shell = ["/bin/sh", "-c", f'exec "$@" {number}>&-', "sh"]
+    done = subprocess.run(
+        [*shell, sys.executable, "-m", "flows.cli", "games", "play", "--generate", "1"],
+        cwd=ROOT,
+        input="" if stream != "stdin" else None,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
 def test_a_defect_keeps_its_traceback() -> None:
     done = run_python("from pivotopd.exits import run_command\nrun_command(lambda: 1 // 0)", check=False)
     assert done.returncode == 1

@@ -241,3 +241,8 @@ def test_nll_recovery_leaves_recovery_rows_to_the_likelihood() -> None:
 def test_a_likelihood_of_the_student_s_own_words_is_refused() -> None:
     with pytest.raises(ValueError, match="needs recovery_kl=forward"):
         PivotOpdMethod(recovery_objective="nll", recovery_kl="reverse")
+
+
+def test_a_recovery_weight_of_zero_asks_for_no_recovery() -> None:
+    assert make_method(PivotOpdMethod(recovery_weight=0.0), 2).needs.recovery_depth == 0
+    assert make_method(PivotOpdMethod(), 2).needs.recovery_depth == 2

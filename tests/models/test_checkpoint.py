@@ -39,6 +39,36 @@ def test_a_policy_comes_back_the_same(policy: Policy, folder: Path) -> None:
     assert "pivotopd" not in (folder / "config.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_no_bar_is_shown_and_no_switch_is_turned(
+    policy: Policy, tmp_path: Path, capfd: pytest.CaptureFixture[str], shown: bool
+) -> None:
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+    from transformers.utils import logging
+
+    def hook(factory: Callable[..., object], args: tuple[object, ...], settings: dict[str, object]) -> object:
+        return factory(*args, **settings)
+
+    was_hidden, hook_before = are_progress_bars_disabled(), logging.set_tqdm_hook(hook)
+    (enable_progress_bars if shown else disable_progress_bars)()
+    try:
+        assert logging.is_progress_bar_enabled(), "else nothing is tested"
+        save_policy(policy, tmp_path)
+        load_policy(tmp_path)
+        assert capfd.readouterr().err == ""
+        assert logging.is_progress_bar_enabled()
+        assert are_progress_bars_disabled() is not shown
+        with pytest.raises(StorageError):
+            save_policy(policy, tmp_path / "config.json")
+    finally:
+        (disable_progress_bars if was_hidden else enable_progress_bars)()
+        assert logging.set_tqdm_hook(hook_before) is hook
+
+
 def test_bfloat16(folder: Path) -> None:
     loaded = load_policy(folder, "bfloat16")
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
@@ -103,6 +133,14 @@ def _shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
+def _index(text: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+    return apply
+
+
 def _write(name: str, text: str) -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
@@ -134,18 +172,29 @@ def _write(name: str, text: str) -> Callable[[Path], None]:
         (_cut, ArtifactError, "weights are damaged"),
         (_scribble, ArtifactError, "weights are damaged"),
         (_lose, ArtifactError, "lack 1 tensors, first model.layers.1.mlp.up_proj.weight"),
-        (_edit(intermediate_size=40), ArtifactError, "cannot be built"),
-        (_edit(vocab_size=5), ArtifactError, "cannot be built"),
+        (_edit(intermediate_size=40), ArtifactError, r"has the shape \[.*\], config.json asks for \["),
+        (_edit(vocab_size=5), ArtifactError, r"has the shape \[.*\], config.json asks for \[5, "),
+        (_index("[1]"), ArtifactError, "index of weights is damaged"),
+        (_index('{"weight_map": [1]}'), ArtifactError, "index of weights is damaged"),
+        (_index('{"weight_map": {}}'), ArtifactError, "something else than files beside it"),
+        (_index('{"weight_map": {"a": "b", "c": 3}}'), ArtifactError, "something else than files beside it"),
+        (_index('{"weight_map": {"a": "../b"}}'), ArtifactError, "something else than files beside it"),
         (_spoil, NumericsError, "model.layers.0.mlp.up_proj.weight holds 2 values"),
     ],
 )
 def test_damage_is_said_in_one_error(
-    folder: Path, damage: Callable[[Path], None], kind: type[PivotError], said: str
+    folder: Path,
+    damage: Callable[[Path], None],
+    kind: type[PivotError],
+    said: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     damage(folder)
     with pytest.raises(kind, match=said) as caught:
         load_policy(folder)
     assert str(folder) in str(caught.value.where)
+    assert caught.value.mend
+    assert capfd.readouterr() == ("", ""), "nothing beside the error"
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:

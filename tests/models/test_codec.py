@@ -95,6 +95,15 @@ def test_byte_fallback_tokenizers_are_escaped_too() -> None:
     assert codec.decode([2, byte + 0xC3, byte + 0x21]) == (" go\\xc3!", True)
 
 
+@pytest.mark.parametrize("codec", [TINY, CHAT])
+@given(text=st.text() | st.sampled_from([END, RESPONSE, "go to mug 1", "a<|im_end|>b"]))
+def test_ids_are_those_of_the_tokenizer_itself(codec: TokenizerCodec, text: str) -> None:
+    """Whatever its last caller has set; special tokens in the text are plain text."""
+    expected = codec.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    codec.tokenizer(END, padding="max_length", truncation=True, max_length=2, split_special_tokens=False)
+    assert codec.encode_response(text) == [*expected, codec.tokenizer.eos_token_id]
+
+
 def test_lone_surrogates_become_escapes() -> None:
     assert TINY.decode(TINY.encode_prompt("a\ud800b")) == ("a\\ud800b", False)
 

@@ -57,6 +57,7 @@ def test_the_same_configuration_gives_the_same_digests() -> None:
         "evaluation.every=3",
         "threads=2",
         "update.micro_batch_tokens=99",
+        "update.idle_limit=3",
         "rollout.batch_episodes=3",
         "root=elsewhere",
         "tracking.enabled=false",
@@ -69,7 +70,13 @@ def test_where_and_how_fast_a_run_goes_changes_nothing(override: str) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["iterations=7", "evaluation.every=3", "update.micro_batch_tokens=99", "rollout.batch_episodes=3"],
+    [
+        "iterations=7",
+        "evaluation.every=3",
+        "update.micro_batch_tokens=99",
+        "update.idle_limit=3",
+        "rollout.batch_episodes=3",
+    ],
 )
 def test_it_also_leaves_the_name_of_a_nameless_run(override: str) -> None:
     config = RunConfig()
@@ -125,6 +132,34 @@ def test_other_games_change_what_plays_them() -> None:
     assert changed | {"warm_start"} == set(digests(plan_of()))
 
 
+@pytest.mark.parametrize("override", ["environment.generated.valid=3", "environment.holdout=3"])
+def test_games_that_are_not_played_change_nothing_that_is(override: str) -> None:
+    assert changed_by(override) <= {f"evaluate {iteration}" for iteration in (0, 1, 2)}
+
+
+def test_training_games_leave_the_evaluation_of_the_start() -> None:
+    assert "evaluate 0" not in changed_by("environment.generated.train=5")
+
+
+def test_the_numeric_type_changes_all_that_a_model_does() -> None:
+    assert changed_by("update.dtype=bfloat16") | {"warm_start"} == set(digests(plan_of()))
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("environment.wording=put", {"label", "recover"}),
+        ("environment.engine=stock", {"label", "recover"}),
+        ("update.dtype=bfloat16", {"recover", "update"}),
+    ],
+)
+def test_a_rerun_has_no_digest_of_work_with_other_settings(override: str, stages: set[str]) -> None:
+    base = plan_of()
+    for stage in stages:
+        rerun = plan_of([override], base, changed_from=(0, stage))
+        assert rerun.job(stage, 0).digest != base.job(stage, 0).digest, stage
+
+
 def test_grpo_neither_labels_nor_recovers() -> None:
     plan = plan_of(["method=grpo"])
     assert plan.stages() == ("rollout", "update")
@@ -172,7 +207,7 @@ def test_a_long_plan_is_not_deep() -> None:
 
 def test_before_the_changed_stage_a_rerun_keeps_the_digests() -> None:
     base = plan_of()
-    rerun = plan_of(["recovery.depth=1", "rollout.temperature=0.5"], base, changed_from=(1, "recover"))
+    rerun = plan_of(["recovery.depth=1", "rollout.response_tokens=100"], base, changed_from=(1, "recover"))
     for stage, iteration in NAMES:
         same = rerun.job(stage, iteration).digest == base.job(stage, iteration).digest
         assert same == ((iteration, LOOP.index(stage)) < (1, LOOP.index("recover"))), (stage, iteration)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pivotopd.artifacts import Artifact
-from pivotopd.errors import ArtifactError, ConfigError, NothingToTrainOn, NumericsError
+from pivotopd.errors import ArtifactError, ConfigError, NothingToTrainOn, NumericsError, PivotError
+from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.manifest import File, Manifest, Part, content_digest
 from pivotopd.models.checkpoint import weights_digest
 from pivotopd.records import Advantage, Chain, Episode, Label, Signal, Turn, Update
@@ -232,6 +233,9 @@ def test_a_later_iteration_wants_the_checkpoint_before_it(student: Path, tmp_pat
         ("pray", 0, (), "no stage 'pray'"),
         ("rollout", None, (), "belongs to an iteration"),
         ("evaluate", None, (), "belongs to an iteration"),
+        ("rollout", 2, (), "has 2 iterations"),
+        ("evaluate", 3, (), "has 2 iterations"),
+        ("update", 10**30, ("iterations=9",), "has 9 iterations"),
         ("label", 0, ("method=grpo",), "has no stage label"),
         ("recover", 0, ("recovery.depth=0",), "has no stage recover"),
         ("update", 0, ("recovery.dept=0",), "did you mean 'depth'"),
@@ -243,6 +247,40 @@ def test_what_cannot_be_asked_for(
     with pytest.raises(ConfigError, match=message) as caught:
         finished.run(stage, iteration, *overrides)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {"name": name}
+            for name in ("", " ", "..", ".x", "shared", "a/b", "a\\b", "a:b", "a\nb", "\ud800", 101 * "a")
+        ),
+        *({"root": root} for root in ("", " ", "a\0b", "\ud800")),
+    ],
+)
+def test_a_name_or_root_that_no_folder_can_have(changes: dict[str, str], student: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be a") as caught:
+        open_run(small_config(Path("unused"), student).model_copy(update=changes))
+    assert caught.value.where in changes
+
+
+def test_prompts_that_never_fit_are_said_and_nothing_is_published(student: Path, tmp_path: Path) -> None:
+    open_run(small_config(tmp_path, student, rollout__prompt_tokens=3))
+    with pytest.raises(ConfigError, match="longer than 3 tokens") as caught:
+        StoredRun(tmp_path).run("rollout", 0)
+    assert caught.value.where == "rollout.prompt_tokens"
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+@pytest.mark.parametrize("text", [b"seed: [", b"\xff\xfe", b"3", b"", b"nosuch: 1"])
+def test_a_run_whose_configuration_is_damaged(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.yaml").write_bytes(text)
+    with pytest.raises(PivotError) as caught:
+        StoredRun(tmp_path).run("rollout", 0)
+    assert "config.yaml" in str(caught.value.where)
+    assert caught.value.mend
 
 
 def test_a_run_that_does_not_exist(tmp_path: Path) -> None:
@@ -350,6 +388,14 @@ def test_nothing_to_train_on_leaves_no_checkpoint(copy: Callable[[], StoredRun])
     assert len(list((Path(run.uri) / "iterations/0000/update").iterdir())) == 1
 
 
+def test_the_update_of_several_ranks_is_refused(
+    copy: Callable[[], StoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="one rank"):
+        copy().run("update", 0, "update.learning_rate=0.5")
+
+
 def test_idle_iterations_pass_where_they_may(copy: Callable[[], StoredRun]) -> None:
     run = copy()
     lost = ("method=grpo", "update.invalid_penalty=0", "environment.max_turns=1", "update.idle_limit=1")
@@ -383,6 +429,24 @@ def test_a_checkpoint_that_is_not_finite_is_refused(copy: Callable[[], StoredRun
         run.run("rollout", 1)
     assert caught.value.exit_code == 7
     assert str(weights.parent) in str(caught.value)
+
+
+def test_an_update_that_ends_not_finite_writes_no_checkpoint(
+    copy: Callable[[], StoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, update = copy(), Learner.update
+
+    def overflow(learner: Learner, rows: Sequence[TrainingRow], seed: int) -> list[StepReport]:
+        reports = update(learner, rows, seed)
+        next(iter(learner._policy.model.parameters())).data[0, 0] = float("inf")
+        return reports
+
+    monkeypatch.setattr(Learner, "update", overflow)
+    before = run.files()
+    with pytest.raises(NumericsError, match="not finite") as caught:
+        run.run("update", 1, "update.learning_rate=0.5")
+    assert "learning_rate" in str(caught.value.mend)
+    assert run.files() == before
 
 
 def test_a_start_that_is_not_finite_is_refused(student: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from pivotopd.environments.alfworld.replies import action_span, mentions_hint, normal_form, parse_reply
+from pivotopd.environments.alfworld.replies import ReplyRules
 from pivotopd.environments.alfworld.vocabulary import RECEPTACLES, kind_of
-from pivotopd.environments.base import Reply, View
+from pivotopd.environments.base import View
 
 _HINT_MARK: Final = "<hint>"
 _LESSON_MARK: Final = "<lesson>"
@@ -50,7 +50,7 @@ _ARTICLE: Final = re.compile(r"(?:,? and|,)? ?\ba (?=[a-z]+ \d)")
 _PAIRED: Final = re.compile(r"take (?P<thing>.+) from (?P<place>.+)")
 
 
-class CompactWording:
+class CompactWording(ReplyRules):
     """The prompt of tiny students."""
 
     def prompt(self, view: View) -> str:
@@ -71,22 +71,6 @@ class CompactWording:
         if view.hint is not None:
             lines.append(_HINT_MARK + view.hint)
         return "\n".join(lines)
-
-    def parse(self, response: str) -> Reply:
-        """Read a response; see :func:`~pivotopd.environments.alfworld.replies.parse_reply`."""
-        return parse_reply(response)
-
-    def action_span(self, response: str) -> tuple[int, int] | None:
-        """Return where the committed action stands in a response, or None without one."""
-        return action_span(response)
-
-    def normal_form(self, action: str) -> str:
-        """Return the form in which two actions are compared."""
-        return normal_form(action)
-
-    def leaks(self, response: str) -> bool:
-        """Tell whether a recovery response mentions its hint."""
-        return mentions_hint(response)
 
     def privileged(self, prompt: str) -> bool:
         """Tell whether a prompt holds a hint or a lesson."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pivotopd.environments.alfworld.replies import action_span, mentions_hint, normal_form, parse_reply
-from pivotopd.environments.base import Reply, View
+from pivotopd.environments.alfworld.replies import ReplyRules
+from pivotopd.environments.base import View
 
 _HINT_MARK: Final = "A reasonable approach at this step is:"
 _LESSON_MARK: Final = "What earlier attempts at this task taught:"
@@ -34,7 +34,7 @@ _REFLECT: Final = (
 )
 
 
-class FullWording:
+class FullWording(ReplyRules):
     """The prompt of the paper, for language models."""
 
     def prompt(self, view: View) -> str:
@@ -47,22 +47,6 @@ class FullWording:
             parts.append(_HINT.format(action=view.hint) if view.hint else _REFLECT)
         parts.append(_TURN)
         return "\n\n".join(parts)
-
-    def parse(self, response: str) -> Reply:
-        """Read a response; see :func:`~pivotopd.environments.alfworld.replies.parse_reply`."""
-        return parse_reply(response)
-
-    def action_span(self, response: str) -> tuple[int, int] | None:
-        """Return where the committed action stands in a response, or None without one."""
-        return action_span(response)
-
-    def normal_form(self, action: str) -> str:
-        """Return the form in which two actions are compared."""
-        return normal_form(action)
-
-    def leaks(self, response: str) -> bool:
-        """Tell whether a recovery response mentions its hint."""
-        return mentions_hint(response)
 
     def privileged(self, prompt: str) -> bool:
         """Tell whether a prompt holds a hint or a lesson."""

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pivotopd.environments.alfworld.goals import TASK_TYPES
 from pivotopd.environments.base import Task
-from pivotopd.errors import GameError
+from pivotopd.errors import GameError, StorageError
 
 GAME_FILE: Final = "game.tw-pddl"
 DATA_VARIABLE: Final = "ALFWORLD_DATA"
@@ -38,6 +38,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 _SENTENCE = re.compile(r'Your task is to: ([^"]*)"')
+_MEND_TARGET: Final = "give the path of a Parquet file in a folder that can be written and has free space"
 _MEND_PATH: Final = (
     f"give a Parquet of games, a folder of them, or a release folder (json_2.1.x), or set ${DATA_VARIABLE}"
 )
@@ -119,7 +120,11 @@ def load_games(
 
 
 def write_games(games: Iterable[Game], path: str | Path) -> None:
-    """Write games as a Parquet table for :func:`load_games`, sorted by id, in one piece or not at all."""
+    """Write games as a Parquet table for :func:`load_games`, sorted by id, in one piece or not at all.
+
+    Raises:
+        StorageError: The table cannot be written there; what was there before is unchanged.
+    """
     ordered = sorted(games, key=lambda game: game.id)
     columns = {
         "game_id": [game.id for game in ordered],
@@ -130,10 +135,22 @@ def write_games(games: Iterable[Game], path: str | Path) -> None:
         "solvable": [True for _ in ordered],
     }
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.name or (os.path.exists(target) and not target.is_file()):  # never replace a device
+        raise StorageError("The target is not a file.", where=str(path) or "''", mend=_MEND_TARGET)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    pq.write_table(pa.table(columns, schema=SCHEMA), partial, compression="zstd")
-    partial.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            pq.write_table(pa.table(columns, schema=SCHEMA), partial, compression="zstd")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The games cannot be written: {os.strerror(error.errno) if error.errno else error}.",
+            where=str(target),
+            mend=_MEND_TARGET,
+        ) from error
 
 
 def _root(path: str | Path | None) -> Path:
@@ -141,7 +158,7 @@ def _root(path: str | Path | None) -> Path:
     if not given:
         raise GameError("No path to games is given.", where=f"${DATA_VARIABLE}", mend=_MEND_PATH)
     root = Path(given).expanduser()
-    if not root.exists():
+    if not os.path.exists(root):  # false also for a path that is too long or not allowed
         raise GameError("The path to the games does not exist.", where=str(root), mend=_MEND_PATH)
     return root
 
@@ -203,8 +220,8 @@ def _from_table(file: Path, keep: _Keep) -> list[Game]:
 
 
 def _game_of_row(row: dict[str, Any], file: Path) -> Game:
-    _check_task_type(row["task_type"], f"{file}, game {row['game_id']}")
-    return Game(
+    _check_task_type(row["task_type"], f"{file}, game {row['game_id']!r}")
+    game = Game(
         id=row["game_id"],
         split=row["split"],
         task_type=row["task_type"],
@@ -212,6 +229,7 @@ def _game_of_row(row: dict[str, Any], file: Path) -> Game:
         task_sentence=row["task_sentence"],
         source=str(file),
     )
+    return _checked(game)
 
 
 # ---------------------------------------------------------------------- the release's folders
@@ -263,7 +281,22 @@ def _read_game(file: Path, key: str, split: str) -> Game | None:
         raise GameError("The game file states no task.", where=str(file), mend="download it again")
     task_type = trajectory.get("task_type")
     _check_task_type(task_type, str(file))
-    return Game(key, split, str(task_type), problem, sentence.group(1), source=str(file))
+    return _checked(Game(key, split, str(task_type), problem, sentence.group(1), source=str(file)))
+
+
+def _checked(game: Game) -> Game:
+    """Return a game; refuse names that a line cannot show, and text that no file can hold."""
+    for what, name in (("id", game.id), ("split", game.split)):
+        if not name or not name.isprintable():
+            raise GameError(
+                f"A game has the {what} {name!r}.", where=game.source, mend="give it a readable one"
+            )
+    try:
+        f"{game.pddl_problem}{game.task_sentence}".encode()
+    except UnicodeEncodeError as error:
+        where = f"{game.source}, game {game.id}"
+        raise GameError("The game holds half a character.", where=where, mend="download it again") from error
+    return game
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def generate_game(
     if task_type not in TASK_TYPES or room not in ROOMS:
         raise ConfigError(
             f"There is no task {task_type!r} in a {room!r}.",
+            where="task types",
             mend=f"use one of {', '.join(TASK_TYPES)} and one of {', '.join(ROOMS)}",
         )
     options = options or GeneratorOptions()
@@ -122,7 +123,11 @@ def generate_games(
         GameError: See :func:`generate_game`.
     """
     if not task_types or count < 0:
-        raise ConfigError(f"{count} games of {len(task_types)} task types.", mend="give at least one type")
+        raise ConfigError(
+            f"{count} games of {len(task_types)} task types.",
+            where="task types",
+            mend="give at least one type",
+        )
     options = options or GeneratorOptions()
     games = []
     for index in range(count):

@@ -82,3 +82,23 @@ def normal_form(action: str) -> str:
 def mentions_hint(response: str) -> bool:
     """Tell whether a response speaks of a hint, a suggestion or a provided approach."""
     return _LEAKS.search(response) is not None
+
+
+class ReplyRules:
+    """The part of a wording that every prompt form shares: how replies are read."""
+
+    def parse(self, response: str) -> Reply:
+        """Read a response; see :func:`parse_reply`."""
+        return parse_reply(response)
+
+    def action_span(self, response: str) -> tuple[int, int] | None:
+        """Return where the committed action stands in a response, or None without one."""
+        return action_span(response)
+
+    def normal_form(self, action: str) -> str:
+        """Return the form in which two actions are compared."""
+        return normal_form(action)
+
+    def leaks(self, response: str) -> bool:
+        """Tell whether a recovery response mentions its hint."""
+        return mentions_hint(response)

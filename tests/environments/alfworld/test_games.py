@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pivotopd.environments.alfworld.games import DATA_VARIABLE, SCHEMA, load_games, task_of, write_games
-from pivotopd.errors import GameError
+from pivotopd.environments.alfworld.games import DATA_VARIABLE, SCHEMA, Game, load_games, task_of, write_games
+from pivotopd.errors import GameError, StorageError
 from tests.environments.alfworld import rooms
 
 GRAMMAR = (
@@ -19,7 +20,7 @@ GRAMMAR = (
 )
 
 
-def some_games() -> list:
+def some_games() -> list[Game]:
     base = rooms.game()
     return [
         replace(base, id=f"{split}/k/{n}", split=split) for split in ("train", "valid") for n in (2, 1, 3)
@@ -60,6 +61,13 @@ def test_the_path_comes_from_the_variable(tmp_path: Path, monkeypatch: pytest.Mo
     write_games(some_games(), tmp_path / "g.parquet")
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     assert len(load_games()) == 6
+
+
+@pytest.mark.parametrize("path", ["/nosuch", "a" * 300, "a\0b", "/dev/null/x"])
+def test_a_path_that_leads_nowhere_is_named(path: str) -> None:
+    with pytest.raises(GameError, match="does not exist") as caught:
+        load_games(path)
+    assert caught.value.where == path
 
 
 def test_no_games_is_an_error(tmp_path: Path) -> None:
@@ -152,6 +160,11 @@ def test_a_release_folder_is_read_without_its_grammar(tmp_path: Path) -> None:
         ("game.tw-pddl", "[]", "no JSON object"),
         ("game.tw-pddl", '{"solvable": true, "grammar": "x"}', "lacks a problem"),
         ("game.tw-pddl", '{"solvable": true, "grammar": "x", "pddl_problem": "y"}', "states no task"),
+        (
+            "game.tw-pddl",
+            '{"solvable": true, "grammar": "\\"Your task is to: \\ud800.\\"", "pddl_problem": "y"}',
+            "half a character",
+        ),
         ("traj_data.json", "{}", "task type None"),
         ("traj_data.json", '{"task_type": ["x"]}', "task type"),
     ],
@@ -162,6 +175,51 @@ def test_a_damaged_game_file_is_named(tmp_path: Path, name: str, text: str, told
     with pytest.raises(GameError, match=told) as caught:
         load_games(tmp_path)
     assert str(folder) in (caught.value.where or "")
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x1b[2J"])
+def test_a_name_that_no_line_can_show_is_refused(tmp_path: Path, name: str) -> None:
+    for field in ("id", "split"):
+        file = tmp_path / f"{field}.parquet"
+        write_games([replace(rooms.game(), **{field: name})], file)
+        with pytest.raises(GameError, match=f"has the {field}") as caught:
+            load_games(file)
+        assert caught.value.where == str(file)
+
+
+def test_games_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder").mkdir()
+    targets: list[str | Path] = [
+        "",
+        tmp_path / "file" / "g.parquet",
+        tmp_path / "folder",
+        tmp_path / ("a" * 300),
+        "/dev/null",
+    ]
+    for target in [*targets, "/proc/nosuch/g.parquet"]:
+        with pytest.raises(StorageError) as caught:
+            write_games(some_games(), target)
+        assert caught.value.where
+        assert caught.value.mend
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "kept"
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_full_disk_leaves_the_table_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **_: object) -> None:
+        Path(str(arguments[1])).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = tmp_path / "g.parquet"
+    write_games(some_games(), target)
+    before = target.read_bytes()
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_games(some_games()[:1], target)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.parquet"]
+    assert target.read_bytes() == before
 
 
 def test_the_content_decides_the_hash() -> None:

@@ -1,0 +1,119 @@
+"""Whatever is written into a configuration or an override, it loads or is explained in one error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pivotopd.config_files import load_config, parse_yaml
+from pivotopd.errors import ConfigError
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+"""A few lines that stand for 86 million values."""
+
+
+def refused(text: str | bytes, folder: Path, overrides: list[str] | None = None) -> ConfigError:
+    path = folder / "run.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides or [])
+    assert caught.value.where
+    assert caught.value.mend
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nseed: 2\n", "the key 'seed' is given twice"),
+        ("rollout:\n  tasks: 1\n  tasks: 3\n", "the key 'tasks' is given twice"),
+        ("seed: 2020-99-99\n", "month must be in 1..12"),
+        ("seed: " + "[" * 5_000, "nested too deeply"),
+        ("seed: !!python/object/apply:os.system [x]\n", "could not determine a constructor"),
+        ("a:\n\tb: 1\n", "cannot start any token"),
+        ("seed: 1\n---\nseed: 2\n", "expected a single document"),
+        ("[1, 2]\n", "not a mapping"),
+        ("hello\n", "not a mapping"),
+        (b"\xff\xfe\x00", "cannot read the configuration"),
+        ("seed: a\x07b\n", "not valid YAML"),
+        ("rollout:\n", "rollout: a section of keys is wanted here"),
+        ("rollout: 3\n", "rollout: a section of keys is wanted here"),
+        ("update:\n  learning_rate: .nan\n", "update.learning_rate: Input should be a finite number"),
+        ("update:\n  learning_rate: 1e300\n", "update.learning_rate: "),
+        ("update:\n  learning_rate: 2.0\n", "update.learning_rate: Input should be less than or equal to 1"),
+        ("update:\n  clip_ratio: 1e300\n", "update.clip_ratio: "),
+        ("update:\n  clip_ratio: 1.0e+300\n", "Input should be less than or equal to 1000000000"),
+        ("itterations: 3\n", "did you mean 'iterations'"),
+        ("zzz: 3\n", "known keys: name, seed"),
+        ("1: 2\n", "Keys should be strings"),
+    ],
+)
+def test_a_bad_file_is_explained(text: str | bytes, message: str, tmp_path: Path) -> None:
+    error = refused(text, tmp_path)
+    assert message in error.what
+    assert "\n" not in error.what
+
+
+def test_a_place_in_the_file_is_named(tmp_path: Path) -> None:
+    assert str(refused("seed: 1\nname: x\nseed: 2\n", tmp_path).where).endswith("run.yaml, line 3, column 1")
+
+
+def test_a_merged_key_may_be_set_again() -> None:
+    text = "a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, x: 3}\n"
+    assert parse_yaml(text, where="here") == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 3}}
+
+
+def test_a_value_that_stands_for_gigabytes_is_named_shortly(tmp_path: Path) -> None:
+    error = refused(BOMB + "seed: *i\n", tmp_path)
+    assert len(error.what) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("a.b", "not an override"),
+        ("=x", "not an override"),
+        ("rollout..tasks=1", "not an override"),
+        ("seed=[", "not valid YAML"),
+        ("seed=2020-99-99", "not valid YAML"),
+        ("a=", "unknown key 'a'"),
+        ("method=", "method: a section of keys is wanted"),
+        ("method=foo", "'foo' is not one of 'grpo', 'pivotopd'"),
+        ("method.name=foo", "'foo' is not one of 'grpo', 'pivotopd'"),
+        ("student.kind=pretrained", "student.path has no default and is not given"),
+        ("student.path=/x", "'tiny' has no key 'student.path', only kind, layers"),
+        ("seed.x=1", "seed: Input should be a valid integer"),
+    ],
+)
+def test_a_bad_override_is_explained_and_named_as_the_place(
+    override: str, message: str, tmp_path: Path
+) -> None:
+    error = refused("student:\n  kind: tiny\n  layers: 1\n", tmp_path, [override])
+    assert message in error.what
+    assert override in f"{error.where} {error.what}" or override.partition("=")[0] in str(error.where)
+
+
+def test_another_choice_starts_from_its_own_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("method:\n  prevention_weight: 0.5\nstudent:\n  layers: 1\n")
+    for name in ("method=grpo", "method.name=grpo"):
+        config = load_config(path, [name, "student.kind=pretrained", "student.path=/x"])
+        assert (config.method.name, config.student.kind) == ("grpo", "pretrained")
+    for name in ("method=pivotopd", "method.name=pivotopd"):
+        assert load_config(path, [name]).method.prevention_weight == 0.5  # type: ignore[union-attr] # pivotopd
+
+
+@given(text=st.text(max_size=60), value=st.text(st.characters(categories=("L", "N", "P", "S")), max_size=20))
+def test_any_text_is_values_or_a_configuration_error(text: str, value: str) -> None:
+    try:
+        parse_yaml(text, where="here")
+        load_config(None, [f"name={value}", f"seed={value}"])
+    except ConfigError as error:
+        explained = bool(error.where and error.mend)
+        assert explained

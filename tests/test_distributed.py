@@ -1,0 +1,27 @@
+"""DeepSpeed compiles an operator at its first start; where it cannot, that is one error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_folder_of_operators_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    folder = str(tmp_path / "file" / "operators")
+    code = "import sys; from pivotopd.exits import run_command; from pivotopd.distributed import join\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(run_command(lambda: join() and None))"],
+        cwd=ROOT,
+        env=os.environ | {"TORCH_EXTENSIONS_DIR": folder},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert folder in done.stderr
+    assert "Traceback" not in done.stderr
