@@ -11,6 +11,7 @@ from flows.doctor_cli import doctor
 from flows.games_cli import games_app
 from flows.inspect_cli import inspect
 from flows.manual_cli import config, tables
+from flows.methods_cli import methods
 from flows.stage_cli import evaluate, stage
 from flows.train_cli import train
 
@@ -46,6 +47,7 @@ app.command(rich_help_panel="Runs")(evaluate)
 app.command(rich_help_panel="Runs")(inspect)
 app.add_typer(games_app, name="games")
 app.command(rich_help_panel="Help")(config)
+app.command(rich_help_panel="Help")(methods)
 app.command(rich_help_panel="Help")(tables)
 app.command(rich_help_panel="Help")(doctor)
 

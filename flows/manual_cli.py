@@ -66,7 +66,8 @@ def configuration_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Written by `make docs` from the classes in `pivotopd/config.py`; do not edit.",
+        "Written by `make docs` from the classes in `pivotopd/config.py` and `pivotopd/methods/sections.py`;",
+        "do not edit. Methods and their formulas: [methods.md](methods.md).",
         "",
         "A run is one YAML file and `key=value` overrides after it on the command line:",
         "",

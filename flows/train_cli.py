@@ -25,10 +25,18 @@ def train(
     from flows.arguments import config_from
 
     config = config_from(arguments)
+    _refuse_unrunnable(config)
     if dry_run:
         _show_plan(config)
         return
     run_training(config)
+
+
+def _refuse_unrunnable(config: RunConfig) -> None:
+    """Refuse a method with a signal that nothing computes, before anything is started or written."""
+    from pivotopd.methods.registry import runnable_method
+
+    runnable_method(config.method, config.recovery.depth)
 
 
 def run_training(config: RunConfig) -> None:

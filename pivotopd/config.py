@@ -10,31 +10,10 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and no key passes unnoticed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-LARGEST = 1e9
-"""Bound of every number that enters the arithmetic, which is done in float32."""
-Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
-NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
-LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+from pivotopd.methods.sections import MethodSection, PivotOpdMethod
+from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share
 
 
 class GeneratedGames(Section):
@@ -260,42 +239,6 @@ class RecoverySection(Section):
     """Most recovery chains an iteration; which ones is drawn uniformly."""
     reach: Literal["snapshot", "replay"] = "snapshot"
     """How the state after a pivotal turn is reached again; replay compares every observation."""
-
-
-class GrpoMethod(Section):
-    """Group-relative outcome advantage only."""
-
-    name: Literal["grpo"] = "grpo"
-    """Marks this method."""
-    normalise_std: bool = False
-    """Divide by the group's standard deviation."""
-
-
-class PivotOpdMethod(Section):
-    """PivotOPD: outcome, prevention at pivotal turns, recovery after them, lesson on every turn."""
-
-    name: Literal["pivotopd"] = "pivotopd"
-    """Marks this method."""
-    normalise_std: bool = False
-    """Divide the outcome advantage by the group's standard deviation."""
-    prevention_weight: NonNegative = 0.001
-    """w_prev: weight of the gold-hint log-ratio on pivotal rollout rows."""
-    recovery_weight: NonNegative = 1.0
-    """w_rec: weight of the clipped recovery-hint log-ratio on recovery rows."""
-    lesson_weight: NonNegative = 0.001
-    """w_traj: weight of the lesson log-ratio on every rollout row that has a lesson."""
-    recovery_clip_nats: Positive = 5.0
-    """delta: bound of the recovery log-ratio, applied before the weight."""
-
-
-def _method_tag(value: Any) -> str | None:
-    return value.get("name", "pivotopd") if isinstance(value, dict) else getattr(value, "name", None)
-
-
-MethodSection = Annotated[
-    Annotated[GrpoMethod, Tag("grpo")] | Annotated[PivotOpdMethod, Tag("pivotopd")],
-    Discriminator(_method_tag),
-]
 
 
 def _student_tag(value: Any) -> str | None:

@@ -26,7 +26,6 @@ _value_text.maxlevel = 3
 
 
 _DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny", "teacher": "oracle"}
-_CHOICES = frozenset({"grpo", "pivotopd", "tiny", "pretrained", "oracle", "endpoint", "self"})
 _MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url"})
 """Keys at which a key or password may stand by mistake: an error does not repeat their value."""
 
@@ -169,7 +168,7 @@ def _number(text: str) -> str | float:
 def _explain(problem: Any) -> str:
     """Say one validation problem in words, with the nearest known key for an unknown one."""
     location = [str(part) for part in problem["loc"]]
-    choice = location[1] if len(location) > 1 and location[1] in _CHOICES else None
+    choice = location[1] if len(location) > 1 and location[1] in _choices() else None
     shown = ".".join(location if choice is None else [location[0], *location[2:]])
     kind, value = problem["type"], _value_text.repr(problem["input"])
     if kind == "extra_forbidden":
@@ -194,6 +193,12 @@ def _explain_unknown(location: list[str], choice: str | None, shown: str) -> str
         return f"{choice!r} has no key {shown!r}, only {', '.join(known)}"
     hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
     return f"unknown key {shown!r}{hint}"
+
+
+def _choices() -> set[str]:
+    """Return the names of the sections that a key may choose between."""
+    keys = (RunConfig.model_fields[key].annotation for key in _DEFAULT_CHOICE)
+    return {_tag_of(model) for annotation in keys for model in _models_of(annotation)}
 
 
 def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:

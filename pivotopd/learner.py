@@ -23,6 +23,8 @@ from pivotopd import distributed
 from pivotopd.config import UpdateSection
 from pivotopd.errors import ArtifactError, NothingToTrainOn, NumericsError
 from pivotopd.learner_setup import deepspeed_settings
+from pivotopd.methods.base import AuxiliaryLoss
+from pivotopd.models.base import Nats
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import Policy, save_policy
 from pivotopd.models.logprobs import CHUNK_TOKENS, response_logprobs
@@ -50,6 +52,7 @@ class _Share:
     reference: list[list[float]]
     advantage: list[list[float]]
     keep: list[list[bool]]
+    teacher: list[list[float]]  # empty without an auxiliary loss
 
 
 class _Scored(torch.nn.Module):
@@ -71,13 +74,21 @@ class Learner:
         policy: The policy to train; its model is trained in place.
         config: The update's section.
         chunk_tokens: Tokens whose logits exist at once.
+        auxiliary: The method's loss beside PPO, or None.
 
     Raises:
         ConfigError: DeepSpeed does not start.
     """
 
-    def __init__(self, policy: Policy, config: UpdateSection, *, chunk_tokens: int = CHUNK_TOKENS) -> None:
-        self._policy, self._config = policy, config
+    def __init__(
+        self,
+        policy: Policy,
+        config: UpdateSection,
+        *,
+        chunk_tokens: int = CHUNK_TOKENS,
+        auxiliary: AuxiliaryLoss | None = None,
+    ) -> None:
+        self._policy, self._config, self._auxiliary = policy, config, auxiliary
         deepspeed = distributed.join()
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         # eval: a dropout layer would make the first ratio differ from 1
@@ -169,6 +180,9 @@ class Learner:
             reference=[row.reference_nats.tolist() for row in mine],
             advantage=[row.advantage.tolist() for row in mine],
             keep=[row.keep.tolist() for row in mine],
+            teacher=[_or_nan(row.teacher_nats, len(row.response_ids)) for row in mine]
+            if self._auxiliary is not None
+            else [],
         )
 
     def _backward(self, batch: TokenBatch, share: _Share, denominator: int, *, idle: bool) -> LossParts:
@@ -185,6 +199,8 @@ class Learner:
             denominator,
             self._config.clip_ratio,
             self._config.kl_coefficient,
+            self._auxiliary,
+            None if idle or self._auxiliary is None else batch.join(share.teacher),
         )
         self._engine.backward(parts.loss * self._world, scale_wrt_gas=False)
         return parts
@@ -218,6 +234,7 @@ class Learner:
         """Add the ranks' parts up."""
         sums = [
             sum(part.policy_loss for part in parts),
+            sum(part.auxiliary_loss for part in parts),
             sum(part.kl_nats for part in parts),
             sum(part.clipped for part in parts),
             sum(part.ratio_sum for part in parts),
@@ -225,12 +242,13 @@ class Learner:
             padded,
         ]
         device = self._engine.device
-        policy_loss, kl, clipped, ratios, tokens, padded_total = distributed.total(sums, device)
+        policy_loss, beside, kl, clipped, ratios, tokens, padded_total = distributed.total(sums, device)
         gap = distributed.largest([max((part.ratio_gap for part in parts), default=0.0)], device)[0]
         return StepReport(
             step=step,
-            loss=policy_loss + self._config.kl_coefficient * kl,
+            loss=policy_loss + self._config.kl_coefficient * kl + beside,
             policy_loss=policy_loss,
+            auxiliary_loss=beside,
             kl_nats=kl,
             clip_fraction=clipped / max(tokens, 1),
             ratio_mean=ratios / tokens if tokens else 1.0,
@@ -294,3 +312,8 @@ class Learner:
             group["lr"], group["weight_decay"] = self._config.learning_rate, self._config.weight_decay
         if hasattr(optimizer, "clip_grad"):  # DeepSpeed's own optimizers; without one the engine clips
             optimizer.clip_grad = self._config.gradient_clip
+
+
+def _or_nan(values: Nats | None, size: int) -> list[float]:
+    """Return values, or as many that are not a number."""
+    return [float("nan")] * size if values is None else [float(value) for value in values]

@@ -3,12 +3,14 @@
     rho_l = exp(lS - lO)
     Loss  = (1 / N) * sum_l [ -min( rho_l A_l , clip(rho_l, 1 - eps, 1 + eps) A_l )  +  beta * k3_l ]
     k3_l  = exp(lR - lS) - 1 - (lR - lS)
+    A method with an auxiliary loss adds (1 / N) * sum_l aux_l, over the tokens that have an lT.
 
 Source: PivotOPD paper (arXiv 2609.40285) Eq. 7 and App. D.1; k3 and its bounds as verl's low-variance KL.
 N is given by the caller: the trained tokens of the mini-batch over all ranks and micro-batches. Thus the sum
 of the parts' gradients does not depend on how the mini-batch was cut.
 
-Legend: N tokens, flat. lS current student (gradient), lO frozen student, lR initial policy, all in nats.
+Legend: N tokens, flat. lS current student (gradient), lO frozen student, lR initial policy, lT teacher
+of the auxiliary loss, all in nats.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from pivotopd.methods.base import AuxiliaryLoss
 
 LOG_RATIO_BOUND_NATS = 20.0
 """Log-ratios are cut here before exp, so that none overflows."""
@@ -31,6 +35,7 @@ class LossParts:
     Attributes:
         loss: Scalar with gradient: this part's share of the mini-batch's loss.
         policy_loss: Its clipped surrogate, divided by the denominator.
+        auxiliary_loss: The method's auxiliary loss, divided by the denominator; 0 without one.
         kl_nats: Its KL to the initial policy, divided by the denominator, without the coefficient.
         clipped: Number of tokens whose ratio was outside the clip range in the direction that stops gradient.
         ratio_sum: Sum of the PPO ratios.
@@ -41,6 +46,7 @@ class LossParts:
 
     loss: Tensor
     policy_loss: float
+    auxiliary_loss: float
     kl_nats: float
     clipped: float
     ratio_sum: float
@@ -58,6 +64,8 @@ def ppo_loss(
     denominator: float,
     clip_ratio: float,
     kl_coefficient: float,
+    auxiliary: AuxiliaryLoss | None = None,
+    lT: Tensor | None = None,  # noqa: N803
 ) -> LossParts:
     """Return the loss of flat tokens.
 
@@ -70,6 +78,8 @@ def ppo_loss(
         denominator: Trained tokens of the whole mini-batch; positive.
         clip_ratio: eps.
         kl_coefficient: beta.
+        auxiliary: The method's loss beside PPO, or None.
+        lT: (N,) its teacher's log-probabilities, not a number where a token takes no part; with it only.
 
     Returns:
         The parts. A token with a value that is not finite leaves the mask and is counted. Without any token
@@ -83,12 +93,18 @@ def ppo_loss(
     surrogate = torch.minimum(ratio * gain, clipped_ratio * gain)
     kl = low_variance_kl(current, reference)
     policy_loss, kl_loss = -surrogate.sum() / denominator, kl.sum() / denominator
+    beside = torch.zeros_like(policy_loss)
+    if auxiliary is not None and lT is not None:
+        teacher = lT[keep]
+        part = torch.isfinite(teacher)
+        beside = auxiliary(current[part], old[part], teacher[part]).sum() / denominator
     with torch.no_grad():
         gap = (ratio - 1.0).abs().max().item() if ratio.numel() else 0.0
         clipped = (clipped_ratio * gain < ratio * gain).sum().item()
     return LossParts(
-        loss=policy_loss + kl_coefficient * kl_loss,
+        loss=policy_loss + kl_coefficient * kl_loss + beside,
         policy_loss=policy_loss.item(),
+        auxiliary_loss=beside.item(),
         kl_nats=kl_loss.item(),
         clipped=clipped,
         ratio_sum=ratio.sum().item(),

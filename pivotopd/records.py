@@ -180,10 +180,10 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Log-probabilities of one row's response under the frozen student, by prompt."""
+    """Log-probabilities of one row's response, by prompt; of the frozen student unless said."""
 
     TABLE: ClassVar[str] = "signals"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     episode: str = column(TEXT, "id of the episode")
     turn: int = column(INT32, "index of the turn")
@@ -195,6 +195,14 @@ class Signal:
         NATS, "under the prompt with the gold (rollout) or recovery (recovery) hint", nullable=True
     )
     lesson_nats: Sequence[float] | None = column(NATS, "under the prompt with the lesson", nullable=True)
+    skill_nats: Sequence[float] | None = column(NATS, "under the prompt with a skill", nullable=True)
+    peer_nats: Sequence[float] | None = column(
+        NATS, "under the prompt with a successful peer's actions", nullable=True
+    )
+    teacher_nats: Sequence[float] | None = column(NATS, "of a larger model", nullable=True)
+    action_mask: Sequence[int] | None = column(
+        IDS, "1 where the token is part of the action, 0 elsewhere; only for methods that ask", nullable=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +229,14 @@ class Update:
     """One optimizer step."""
 
     TABLE: ClassVar[str] = "updates"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     run: str = column(TEXT, "name of the run")
     iteration: int = column(INT32, "training iteration, from 0")
     step: int = column(INT32, "optimizer step inside the update, from 0")
     loss: float = column(DOUBLE, "whole loss")
     policy_loss: float = column(DOUBLE, "clipped surrogate")
+    auxiliary_loss: float = column(DOUBLE, "the method's loss beside PPO, weighted; 0 without one")
     kl_nats: float = column(DOUBLE, "low-variance KL to the initial policy, token mean")
     clip_fraction: float = column(DOUBLE, "share of tokens whose ratio was clipped")
     ratio_mean: float = column(DOUBLE, "mean PPO ratio")

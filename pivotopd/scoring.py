@@ -6,9 +6,10 @@ that played: they are the frozen self-teacher. Both terms of a log-ratio come fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
@@ -19,11 +20,12 @@ _Episodes = Mapping[str, Sequence[Turn]]
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Signals in row order, and how many hinted prompts were too long to score."""
+    """Signals in row order, and how many prompts with privileged text were too long to score."""
 
     signals: list[Signal]
     hints_too_long: int
     lessons_too_long: int
+    peers_too_long: int
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,20 @@ class Signaller:
     reference: Scorer
     needs: Needs
 
-    def score(self, rows: Sequence[Turn], labels: Sequence[Label], lessons: Sequence[Lesson] = ()) -> Scored:
+    def score(
+        self,
+        rows: Sequence[Turn],
+        labels: Sequence[Label],
+        lessons: Sequence[Lesson] = (),
+        winners: Sequence[str] = (),
+    ) -> Scored:
         """Return one signal a row.
 
         Args:
             rows: Rollout and recovery rows.
             labels: Labels of the rollout's episodes.
             lessons: Lessons of the rollout's episodes.
+            winners: Ids of the successful episodes, the first ones first; only for methods with peers.
 
         Raises:
             ArtifactError: A prompt to be hinted cannot be rebuilt: the rows come from other settings.
@@ -63,7 +72,10 @@ class Signaller:
         )
         episodes = _rollouts_by_episode(rows)
         hinted, hints_too_long = self._hinted(rows, episodes, gold)
-        lesson, lessons_too_long = self._lesson(rows, episodes, told)
+        taught = told if self.needs.lesson else {}
+        shown = _peers(episodes, winners) if self.needs.peer else {}
+        lesson, lessons_too_long = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
+        peer, peers_too_long = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
         signals = [
             Signal(
                 episode=row.episode,
@@ -74,10 +86,20 @@ class Signaller:
                 reference_nats=reference[index].tolist(),
                 hinted_nats=_listed(hinted.get(index)),
                 lesson_nats=_listed(lesson.get(index)),
+                skill_nats=None,
+                peer_nats=_listed(peer.get(index)),
+                teacher_nats=None,
+                action_mask=self._action(row),
             )
             for index, row in enumerate(rows)
         ]
-        return Scored(signals, hints_too_long, lessons_too_long)
+        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long)
+
+    def _action(self, row: Turn) -> list[int] | None:
+        if not self.needs.action_span or row.source != "rollout":
+            return None
+        mask = action_mask(row.response_ids, self.prompter.wording, self.prompter.codec)
+        return [int(inside) for inside in mask]
 
     def _hinted(
         self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
@@ -92,16 +114,15 @@ class Signaller:
                 prompts[index] = self.prompter.hinted(self._plain(row, episodes), hint=action)
         return self._scored(rows, prompts)
 
-    def _lesson(
-        self, rows: Sequence[Turn], episodes: _Episodes, lessons: Mapping[str, str | None]
+    def _privileged(
+        self, rows: Sequence[Turn], episodes: _Episodes, text_of: Callable[[Turn], str | None]
     ) -> tuple[dict[int, Nats], int]:
-        if not self.needs.lesson:
-            return {}, 0
+        """Score rollout rows with a text in the place of the lesson; those without one are left out."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
-            lesson = lessons.get(row.episode)
-            if row.source == "rollout" and lesson:
-                prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=lesson)
+            text = text_of(row) if row.source == "rollout" else None
+            if text:
+                prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=text)
         return self._scored(rows, prompts)
 
     def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:
@@ -127,6 +148,17 @@ def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:
     for turns in episodes.values():
         turns.sort(key=lambda turn: turn.turn)
     return episodes
+
+
+def _peers(episodes: _Episodes, winners: Sequence[str]) -> dict[str, str | None]:
+    """Return for each episode the actions of the first winner of its group other than itself, or None."""
+    actions = {key: "; ".join(turn.action for turn in episodes[key]) for key in winners if key in episodes}
+    found: dict[str, str | None] = {}
+    for key, turns in episodes.items():
+        peers = (one for one in actions if one != key and episodes[one][0].group == turns[0].group)
+        first = next(peers, None)
+        found[key] = None if first is None else actions[first]
+    return found
 
 
 def _listed(values: Nats | None) -> list[float] | None:

@@ -23,6 +23,7 @@ class TrainingRow:
         reference_nats: (R,) under the initial policy (lR).
         mask: (R,) bool, False where a token must not train.
         is_recovery: A recovery turn.
+        teacher_nats: (R,) lT of the method's auxiliary loss; None where the row takes no part in it.
     """
 
     prompt_ids: Sequence[int]
@@ -32,11 +33,14 @@ class TrainingRow:
     reference_nats: Nats
     mask: npt.NDArray[np.bool_]
     is_recovery: bool
+    teacher_nats: Nats | None = None
 
     @property
     def keep(self) -> npt.NDArray[np.bool_]:
         """(R,) tokens that train: in the mask, every value finite."""
         finite = np.isfinite(self.advantage) & np.isfinite(self.old_nats) & np.isfinite(self.reference_nats)
+        if self.teacher_nats is not None:
+            finite &= np.isfinite(self.teacher_nats)
         return np.asarray(self.mask & finite, np.bool_)
 
 
@@ -46,7 +50,7 @@ class StepReport:
 
     Attributes:
         step: Optimizer step inside the update, from 0.
-        loss, policy_loss, kl_nats: Token means over the mini-batch.
+        loss, policy_loss, auxiliary_loss, kl_nats: Token means over the mini-batch.
         clip_fraction: Share of tokens whose ratio was clipped.
         ratio_mean: Mean PPO ratio; 1 without tokens.
         gradient_norm: Global norm before clipping; infinite where the gradient was not finite.
@@ -62,6 +66,7 @@ class StepReport:
     step: int
     loss: float
     policy_loss: float
+    auxiliary_loss: float
     kl_nats: float
     clip_fraction: float
     ratio_mean: float

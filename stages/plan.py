@@ -23,7 +23,7 @@ from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ArtifactError
 from pivotopd.manifest import stage_digest
 from pivotopd.methods.base import Needs
-from pivotopd.methods.registry import make_method
+from pivotopd.methods.registry import runnable_method
 from pivotopd.provenance import code_digest
 from stages.work import Job, Source
 
@@ -57,8 +57,8 @@ class Plan:
 
     @cached_property
     def needs(self) -> Needs:
-        """What the method asks for."""
-        return make_method(self.config.method, self.config.recovery.depth).needs
+        """What the method asks for; ConfigError where nothing can compute it yet."""
+        return runnable_method(self.config.method, self.config.recovery.depth).needs
 
     def start(self) -> Source:
         """The start policy: a warm-started student, or a pretrained model folder."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.records import Chain, Label, Turn
-from pivotopd.recovery import Recoverer
+from pivotopd.records import Chain, Turn
 from pivotopd.teacher.registry import make_teacher
 from pivotopd.teacher.student_chat import Student
+from stages.ablations import labels_read, recoverer_kind
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
 from stages.work import Job, Ledger, Stopwatch, Work
@@ -20,9 +20,15 @@ TABLES = (Turn, Chain)
 
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration."""
+    method = config.method
     return {
         "seed": config.seed,
         "recovery": config.recovery.model_dump(mode="json"),
+        "method": {
+            "random_pivots": method.random_pivots,
+            "reverse_recovery": method.reverse_recovery,
+            "hint_form": method.hint_form,
+        },
         "teacher": config.teacher_reads,
         "rollout": config.rollout.model_dump(
             mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
@@ -41,12 +47,12 @@ def run(work: Work, job: Job) -> Artifact:
         transcripts = transcripts_of(
             work.input(job, "rollout"), work.environment, config.environment.train_split
         )
-        labels = work.input(job, "label").rows(Label)
+        labels = labels_read(work, job, {key: len(one.turns) for key, one in transcripts.items()})
         engine = work.engine(job.inputs["policy"])
     student = Student(engine, work.policy(job.inputs["policy"]).codec)
     teacher = make_teacher(config, work.environment, student)
     ledger = Ledger(engine)
-    recoverer = Recoverer(
+    recoverer = recoverer_kind(config)(
         work.environment,
         work.prompter(job.inputs["policy"]),
         engine,

@@ -19,12 +19,13 @@ from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
-from pivotopd.methods.base import Nats, Row, TokenAdvantage
-from pivotopd.methods.registry import make_method
+from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
+from pivotopd.methods.registry import runnable_method
 from pivotopd.models.checkpoint import check_finite, weights_digest
 from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, Turn, Update
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.seeds import seed_of
+from stages.ablations import labels_read
 from stages.metrics import metrics_text
 from stages.work import Job, Ledger, Stopwatch, Work
 
@@ -53,11 +54,13 @@ def run(work: Work, job: Job) -> Artifact:
     with watch.phase("read"):
         rows, episodes, labels, lessons = _inputs(work, job)
         engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
-    method = make_method(config.method, config.recovery.depth)
+    method = runnable_method(config.method, config.recovery.depth)
     ledgers = [Ledger(one) for one in ([engine] if reference is engine else [engine, reference])]
     with watch.phase("score"):
         prompter = work.prompter(job.inputs["policy"])
-        scored = Signaller(prompter, engine, reference, method.needs).score(rows, labels, lessons)
+        scored = Signaller(prompter, engine, reference, method.needs).score(
+            rows, labels, lessons, _winners(episodes)
+        )
     with watch.phase("advantages"):
         penalty = config.update.invalid_penalty
         penalty = work.environment.invalid_penalty if penalty is None else penalty
@@ -65,7 +68,7 @@ def run(work: Work, job: Job) -> Artifact:
             _row(row, signal, episodes[row.episode], penalty)
             for row, signal in zip(rows, scored.signals, strict=True)
         ]
-        advantages = method.advantages(method_rows)
+        advantages = method.advantages(method_rows, job.iteration or 0)
     training = [
         _training_row(*parts) for parts in zip(rows, scored.signals, method_rows, advantages, strict=True)
     ]
@@ -74,9 +77,13 @@ def run(work: Work, job: Job) -> Artifact:
         counts.update(ledger.counts())
     counts.update(_signal_counts(job, training, episodes, config.update.idle_limit))
     with watch.phase("learn"):
-        reports, weights = _learn(work, job, training)
+        reports, weights = _learn(work, job, training, method.auxiliary)
     counts.update(_step_counts(reports))
-    counts.update(hints_too_long=scored.hints_too_long, lessons_too_long=scored.lessons_too_long)
+    counts.update(
+        hints_too_long=scored.hints_too_long,
+        lessons_too_long=scored.lessons_too_long,
+        peers_too_long=scored.peers_too_long,
+    )
     metrics = {**_signal_metrics(rows, scored, advantages), **_step_metrics(reports)}
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
     with work.begin(job) as writer:
@@ -98,6 +105,7 @@ def _training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantag
         reference_nats=_nats(signal.reference_nats),
         mask=seen.mask,
         is_recovery=row.source == "recovery",
+        teacher_nats=advantage.auxiliary_nats,
     )
 
 
@@ -108,7 +116,10 @@ def _signal_counts(
 
     Groups of equal returns are a healthy outcome while some of them were won: the update is then the KL term.
     """
-    signal_rows = sum(bool(np.any(row.advantage[row.keep])) for row in training)
+    signal_rows = sum(
+        bool(np.any(row.advantage[row.keep])) or (row.teacher_nats is not None and bool(row.keep.any()))
+        for row in training
+    )
     idle = signal_rows == 0 and not any(episode.won for episode in episodes.values())
     if idle and idle_limit == 0:
         raise NothingToTrainOn(
@@ -144,7 +155,7 @@ def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[
     if "recover" in job.inputs:
         rows += work.input(job, "recover").rows(Turn)
     rows = [row for row in rows if episodes[row.episode].error is None]
-    labels = work.input(job, "label").rows(Label) if "label" in job.inputs else []
+    labels = labels_read(work, job, {key: one.turns for key, one in episodes.items()})
     lessons = work.input(job, "label").rows(Lesson) if "label" in job.inputs else []
     return rows, episodes, labels, lessons
 
@@ -163,13 +174,32 @@ def _row(row: Turn, signal: Signal, episode: Episode, penalty: float) -> Row:
         episode_return=episode.episode_return,
         penalty=0.0 if row.valid or row.source == "recovery" else penalty,
         plain_nats=_nats(signal.plain_nats),
-        hinted_nats=None if signal.hinted_nats is None else _nats(signal.hinted_nats),
-        lesson_nats=None if signal.lesson_nats is None else _nats(signal.lesson_nats),
+        hinted_nats=_maybe(signal.hinted_nats),
+        lesson_nats=_maybe(signal.lesson_nats),
         mask=np.full(len(row.response_ids), trains, dtype=np.bool_),
+        turn=row.turn,
+        observation_key=row.observation,
+        won=episode.won,
+        skill_nats=_maybe(signal.skill_nats),
+        peer_nats=_maybe(signal.peer_nats),
+        teacher_nats=_maybe(signal.teacher_nats),
+        action_mask=None if signal.action_mask is None else np.asarray(signal.action_mask, np.bool_),
     )
 
 
-def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[StepReport], str]:
+def _maybe(values: Sequence[float] | None) -> Nats | None:
+    return None if values is None else _nats(values)
+
+
+def _winners(episodes: Mapping[str, Episode]) -> list[str]:
+    """Return the ids of the won episodes, in the order of samples: who is a peer to learn from."""
+    won = [episode for episode in episodes.values() if episode.won]
+    return [episode.episode for episode in sorted(won, key=lambda one: (one.group, one.sample))]
+
+
+def _learn(
+    work: Work, job: Job, training: Sequence[TrainingRow], auxiliary: AuxiliaryLoss | None
+) -> tuple[list[StepReport], str]:
     """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned.
 
     Raises:
@@ -185,7 +215,7 @@ def _learn(work: Work, job: Job, training: Sequence[TrainingRow]) -> tuple[list[
     source = job.inputs["policy"]
     policy = work.fresh_policy(source)
     seed = seed_of("update", work.config.seed, job.iteration or 0)
-    with Learner(policy, work.config.update) as learner:
+    with Learner(policy, work.config.update, auxiliary=auxiliary) as learner:
         if source.prefix == work.layout.checkpoints:
             learner.load(work.policy_folder(source))
         reports = learner.update(training, seed)
@@ -256,7 +286,15 @@ def _signal_metrics(
 
 def _step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:
     taken = [report for report in reports if not report.skipped]
-    means = ("loss", "policy_loss", "kl_nats", "clip_fraction", "ratio_mean", "gradient_norm")
+    means = (
+        "loss",
+        "policy_loss",
+        "auxiliary_loss",
+        "kl_nats",
+        "clip_fraction",
+        "ratio_mean",
+        "gradient_norm",
+    )
     return {
         **{
             f"update/{name}": float(np.mean([getattr(one, name) for one in taken])) for name in means if taken

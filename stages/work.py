@@ -156,6 +156,7 @@ class Work:
             self.policy(source).codec,
             self.config.environment.history,
             self.config.rollout.prompt_tokens,
+            self.config.method.hint_form,
         )
 
     def begin(self, job: Job) -> ArtifactWriter:

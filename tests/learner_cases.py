@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pivotopd.config import TinyStudent, UpdateSection
 from pivotopd.learner import Learner, TrainingRow
+from pivotopd.methods.base import AuxiliaryLoss
 from pivotopd.models.batching import micro_batches
 from pivotopd.models.checkpoint import Policy, make_policy
 from pivotopd.models.logprobs import response_logprobs
@@ -116,8 +117,8 @@ def off_policy(rows: list[TrainingRow]) -> list[TrainingRow]:
 class Probe(Learner):
     """Keeps the whole gradient of each step, before clipping."""
 
-    def __init__(self, made: Policy, config: UpdateSection) -> None:
-        super().__init__(made, config)
+    def __init__(self, made: Policy, config: UpdateSection, auxiliary: AuxiliaryLoss | None = None) -> None:
+        super().__init__(made, config, auxiliary=auxiliary)
         self.gradients: list[Tensor] = []
 
     def _apply(self) -> tuple[float, bool]:

@@ -245,3 +245,63 @@ def test_the_sign_of_the_distillation_advantage(policy: TransformersEngine) -> N
 
 def pivot(hint: str) -> Reading:
     return Reading((Candidate(0, hint, hint),))
+
+
+# ---------------------------------------------------------------------- peers and actions
+
+
+def group_of_three() -> list[Turn]:
+    """Episodes a (lost), b and c (won) of one group, and d (won) of another; two turns each."""
+    job = play.environment().tasks("train")[0]
+    base = episode(play.lose(job, {1}, 2)).turns
+    groups = {"a": "g", "b": "g", "c": "g", "d": "h"}
+    return [replace(turn, episode=name, group=group) for name, group in groups.items() for turn in base]
+
+
+def test_the_peer_is_the_first_winner_of_the_group_but_not_oneself() -> None:
+    rows = group_of_three()
+    rows = [replace(row, action=f"look {row.episode}{row.turn}") if row.turn == 1 else row for row in rows]
+    one = Counting(-1.0)
+    found = Signaller(play.prompter(), one, one, Needs(peer=True)).score(rows, [], ["c", "b", "d"])
+    assert has(found.signals, "peer_nats") == [
+        ("rollout", name, turn) for name in ("a", "b", "c") for turn in (0, 1)
+    ]
+    shown = [play.codec().decode(request.prompt_ids)[0] for request in one.asked[len(rows) :]]
+    first = rows[0].action
+    for text, peer in zip(shown, ["c", "c", "c", "c", "b", "b"], strict=True):
+        assert f"\n<lesson> {first}; look {peer}1\n" in text
+    assert found.peers_too_long == 0
+    assert all(row.source == "rollout" for row in rows)
+
+
+@pytest.mark.parametrize("winners", [[], ["a"], ["d"]])
+def test_without_a_peer_nothing_is_scored(winners: list[str]) -> None:
+    rows = [row for row in group_of_three() if row.episode in ("a", "d")]
+    one = Counting(-1.0)
+    found = Signaller(play.prompter(), one, one, Needs(peer=True)).score(rows, [], winners)
+    assert has(found.signals, "peer_nats") == []
+    assert len(one.asked) == len(rows)
+
+
+def test_peers_that_do_not_fit_are_skipped_and_counted() -> None:
+    rows = group_of_three()
+    limit = max(len(row.prompt_ids) for row in rows)
+    long = "\u007f" * (limit + HINT_TOKENS)
+    rows = [replace(row, action=long) if (row.episode, row.turn) == ("b", 1) else row for row in rows]
+    one = Counting(-1.0)
+    found = Signaller(play.prompter(prompt_tokens=limit), one, one, Needs(peer=True)).score(rows, [], ["b"])
+    assert found.peers_too_long == 4
+    assert has(found.signals, "peer_nats") == []
+
+
+def test_actions_are_marked_only_for_methods_that_ask_and_only_in_the_rollout(case: Case) -> None:
+    one = Counting(-1.0)
+    found = Signaller(play.prompter(), one, one, Needs(action_span=True)).score(case.rows, case.labels)
+    for row, signal in zip(case.rows, found.signals, strict=True):
+        if row.source == "recovery":
+            assert signal.action_mask is None
+            continue
+        assert signal.action_mask is not None
+        inside = [token for token, kept in zip(row.response_ids, signal.action_mask, strict=True) if kept]
+        assert play.codec().decode(inside)[0] == row.action
+    assert all(signal.action_mask is None for signal in scored(case)[0].signals)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pivotopd.environments.base import View, Wording
 from pivotopd.errors import ArtifactError
@@ -36,12 +37,14 @@ class Prompter:
         codec: The student's tokenizer.
         history: Earlier pairs shown at most.
         prompt_tokens: Longest prompt without hint.
+        hint_form: ``reflection`` leaves the action out of every hint (an ablation).
     """
 
     wording: Wording
     codec: Codec
     history: int
     prompt_tokens: int
+    hint_form: Literal["action", "reflection"] = "action"
 
     def plain(
         self,
@@ -95,6 +98,8 @@ class Prompter:
         self, prompt: Prompt, *, hint: str | None = None, lesson: str | None = None
     ) -> list[int] | None:
         """Return the ids of the same prompt with a hint or lesson, or None when it is too long."""
+        if hint is not None and self.hint_form == "reflection":
+            hint = ""
         view = replace(prompt.view, hint=hint, lesson=lesson)
         ids = self.codec.encode_prompt(self.wording.prompt(view))
         return ids if len(ids) <= self.prompt_tokens + HINT_TOKENS else None

@@ -116,7 +116,8 @@ class View:
         turn: Index of this turn, from 0.
         observation: Current observation.
         admissible: Admissible actions, or None.
-        hint: Action named by a privileged hint, or None. Never set in a training prompt.
+        hint: Action named by a privileged hint, empty for a hint that only asks to reflect, or None. Never
+            set in a training prompt.
         lesson: Privileged lesson of the episode, or None. Never set in a training prompt.
     """
 
@@ -155,6 +156,10 @@ class Wording(Protocol):
 
     def parse(self, response: str) -> Reply:
         """Read a response (docs/method.md, Replies and rewards). Total: every text gives a reply."""
+        ...
+
+    def action_span(self, response: str) -> tuple[int, int] | None:
+        """Return where the committed action stands in a response (characters), or None without one."""
         ...
 
     def normal_form(self, action: str) -> str:

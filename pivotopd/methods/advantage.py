@@ -1,22 +1,24 @@
-"""What every method shares: the group-relative outcome advantage, and the log-ratio of two scores.
+"""What methods share: the group-relative outcome advantage, the log-ratio of two scores, small parts.
 
     A_row = R_i - b - penalty_row
     b     = mean over the group's episodes i of ( R_i - mean penalty of i's rows )
 
 Source: GRPO (arXiv 2402.03300), with verl-agent's penalty on the score of the turn row, before group
-statistics; see docs/method.md, Advantages. The statistics run over the G episodes, each counting once however
-many turns it has; without penalties A_row is R_i - mean(R).
+statistics; see docs/method.md, Advantages. The statistics run over the G episodes, each counting once
+however many turns it has; without penalties A_row is R_i - mean(R).
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from pivotopd.errors import ArtifactError, NumericsError
-from pivotopd.methods.base import Nats, Row
+from pivotopd.methods.base import Nats, Row, TokenAdvantage
 
 STD_FLOOR = 1e-6
 
@@ -82,3 +84,60 @@ def log_ratio(hinted: Nats, plain: Nats, row: Row) -> Nats:
         )
     difference: Nats = (hinted - plain).astype(np.float32)
     return difference
+
+
+SignalName = Literal["skill_nats", "teacher_nats", "peer_nats"]
+
+
+def signal_log_ratio(row: Row, name: SignalName) -> Nats | None:
+    """Return the (R,) log-ratio of a row's signal to the plain score; None where the row has no such signal.
+
+    Raises:
+        ArtifactError: The two scores are not of the same tokens.
+    """
+    hinted: Nats | None = getattr(row, name)
+    return None if hinted is None else log_ratio(hinted, row.plain_nats, row)
+
+
+def require_signal(rows: Sequence[Row], name: SignalName, *, every: bool) -> None:
+    """Refuse rollout rows without a signal that the method lives by.
+
+    Args:
+        rows: Rows of the update.
+        name: The signal.
+        every: Every row must have it; else one is enough, as a prompt can be too long to score.
+
+    Raises:
+        ArtifactError: It is missing.
+    """
+    rollout = [row for row in rows if row.source == "rollout"]
+    scored = sum(getattr(row, name) is not None for row in rollout)
+    if scored < len(rollout) if every else rollout and not scored:
+        raise ArtifactError(
+            f"{len(rollout) - scored} of {len(rollout)} rollout rows have no {name}",
+            mend="score the rows with what this method needs; `pivotopd methods` lists it",
+        )
+
+
+def falling(start: float, iterations: int, iteration: int) -> float:
+    """Return a coefficient that falls in a line from ``start`` to 0 over some iterations; 0 keeps it."""
+    return start if iterations == 0 else start * max(0.0, 1.0 - iteration / iterations)
+
+
+def by_episode(rows: Sequence[Row]) -> list[list[int]]:
+    """Return the indices of each episode's rollout rows, in the order of their turns."""
+    episodes: defaultdict[str, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        if row.source == "rollout":
+            episodes[row.episode].append(index)
+    return [sorted(members, key=lambda index: rows[index].turn) for members in episodes.values()]
+
+
+def constant(row: Row, value: float) -> Nats:
+    """Return one value for all tokens of a row."""
+    return np.full(row.plain_nats.shape, value, np.float32)
+
+
+def of_tokens(values: Nats, outcome: float = 0.0) -> TokenAdvantage:
+    """Return an advantage of any per-token values, as float32."""
+    return TokenAdvantage(total=np.asarray(values, np.float32), outcome=outcome)

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from pivotopd.config import GrpoMethod
-from pivotopd.methods.advantage import outcome_advantages
-from pivotopd.methods.base import Needs, Row, TokenAdvantage
+from pivotopd.methods.advantage import constant, of_tokens, outcome_advantages
+from pivotopd.methods.base import Method, Needs, Row, TokenAdvantage
+from pivotopd.methods.sections import GrpoMethod
 
 
-class Grpo:
+class Grpo(Method):
     """Group-relative outcome advantage; needs neither teacher nor hints."""
 
     def __init__(self, section: GrpoMethod) -> None:
         self.needs = Needs()
         self._section = section
 
-    def advantages(self, rows: Sequence[Row]) -> list[TokenAdvantage]:
-        """Return one advantage a row, in order; rows of one update come together, groups complete."""
+    def advantages(self, rows: Sequence[Row], iteration: int) -> list[TokenAdvantage]:
+        """Return one advantage a row, in order; the iteration plays no part."""
+        del iteration
         outcomes = outcome_advantages(rows, normalise_std=self._section.normalise_std)
-        return [
-            TokenAdvantage(total=np.full(row.plain_nats.shape, outcome, np.float32), outcome=outcome)
-            for row, outcome in zip(rows, outcomes, strict=True)
-        ]
+        return [of_tokens(constant(row, value), value) for row, value in zip(rows, outcomes, strict=True)]

@@ -5,23 +5,44 @@
                         + w_prev * (lT[gold hint] - lO)     on pivotal turns, not clipped
                         + w_traj * (lT[lesson] - lO)        on turns scored with a lesson
 
-Source: PivotOPD paper (arXiv 2609.40285), Eqs. 4-7 and App. B. Recovery rows carry no outcome advantage and
-take no part in group statistics, so a group in which every episode fails still trains on its recoveries.
+    with recovery_objective=nll:  A_l = 0 on recovery rows, and the auxiliary loss  -w_rec * lS
+                                  (negative log-likelihood, the true gradient of the forward KL)
+
+Source: PivotOPD paper (arXiv 2609.40285), Eqs. 4-7 and App. B. Recovery rows carry no outcome advantage
+and take no part in group statistics, so a group in which every episode fails still trains on its
+recoveries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pivotopd.config import PivotOpdMethod
 from pivotopd.errors import ArtifactError
-from pivotopd.methods.advantage import log_ratio, outcome_advantages
-from pivotopd.methods.base import Nats, Needs, Row, TokenAdvantage
+from pivotopd.methods.advantage import constant, log_ratio, outcome_advantages
+from pivotopd.methods.base import Method, Nats, Needs, Row, TokenAdvantage
+from pivotopd.methods.sections import PivotOpdMethod
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class PivotOpd:
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """Negative log-likelihood of recovery responses, weighted; neither ratio nor clip."""
+
+    weight: float
+
+    def __call__(self, lS: Tensor, lO: Tensor, lT: Tensor) -> Tensor:  # noqa: N803 - the field's symbols
+        """Return the (N,) loss; see :class:`~pivotopd.methods.base.AuxiliaryLoss`."""
+        del lO, lT
+        return -self.weight * lS
+
+
+class PivotOpd(Method):
     """The paper's method; a weight of zero leaves its part out and asks for no score."""
 
     def __init__(self, section: PivotOpdMethod, recovery_depth: int) -> None:
@@ -32,13 +53,16 @@ class PivotOpd:
             gold_hint=section.prevention_weight > 0,
             lesson=section.lesson_weight > 0,
         )
+        if section.recovery_objective == "nll":
+            self.auxiliary = Likelihood(section.recovery_weight)
 
-    def advantages(self, rows: Sequence[Row]) -> list[TokenAdvantage]:
-        """Return one advantage a row, in order; rows of one update come together, groups complete.
+    def advantages(self, rows: Sequence[Row], iteration: int) -> list[TokenAdvantage]:
+        """Return one advantage a row, in order; the iteration plays no part.
 
         Raises:
             ArtifactError: A recovery row was not scored under its hint, or scores differ in length.
         """
+        del iteration
         outcomes = outcome_advantages(rows, normalise_std=self._section.normalise_std)
         return [
             self._recovery(row) if row.source == "recovery" else self._rollout(row, outcome)
@@ -52,6 +76,8 @@ class PivotOpd:
                 where=f"episode {row.episode}",
                 mend="rerun the stage that scored the rows",
             )
+        if self.auxiliary is not None:
+            return TokenAdvantage(total=constant(row, 0.0), outcome=0.0, auxiliary_nats=row.hinted_nats)
         bound = self._section.recovery_clip_nats
         ratio = np.clip(log_ratio(row.hinted_nats, row.plain_nats, row), -bound, bound)
         weighted: Nats = np.asarray(self._section.recovery_weight * ratio, np.float32)
@@ -60,7 +86,7 @@ class PivotOpd:
     def _rollout(self, row: Row, outcome: float) -> TokenAdvantage:
         prevention = _part(self._section.prevention_weight, row.hinted_nats, row)
         lesson = _part(self._section.lesson_weight, row.lesson_nats, row)
-        total = np.full(row.plain_nats.shape, outcome, np.float32)
+        total = constant(row, outcome)
         for part in (prevention, lesson):
             if part is not None:
                 total = total + part

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, product
+
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.config import GrpoMethod, PivotOpdMethod
 from pivotopd.errors import ArtifactError
 from pivotopd.methods.base import Needs, Row, Source
 from pivotopd.methods.registry import make_method
+from pivotopd.methods.sections import GrpoMethod, PivotOpdMethod
 
 Array = npt.NDArray[np.float64]
 
@@ -48,7 +51,7 @@ def example() -> list[Row]:
 
 def test_pivotopd_three_turn_two_episode_example() -> None:
     section = PivotOpdMethod(prevention_weight=0.1, recovery_weight=0.5, lesson_weight=0.01)
-    result = make_method(section, 2).advantages(example())
+    result = make_method(section, 2).advantages(example(), 0)
     expected = [
         [5 + 0.005, 5 - 0.005],
         [5.0],
@@ -69,7 +72,7 @@ def test_pivotopd_three_turn_two_episode_example() -> None:
 
 
 def test_grpo_ignores_every_hint() -> None:
-    result = make_method(GrpoMethod(), 2).advantages(example()[:6])
+    result = make_method(GrpoMethod(), 2).advantages(example()[:6], 0)
     assert [item.total.tolist() for item in result] == [
         [5.0, 5.0],
         [5.0],
@@ -85,23 +88,23 @@ def test_needs_follow_the_weights() -> None:
     assert make_method(PivotOpdMethod(), 2).needs == Needs(True, 2, True, True)
     section = PivotOpdMethod(prevention_weight=0.0, lesson_weight=0.0)
     assert make_method(section, 0).needs == Needs(True, 0, False, False)
-    result = make_method(section, 0).advantages(example()[:6])
+    result = make_method(section, 0).advantages(example()[:6], 0)
     assert all((item.total == item.outcome).all() for item in result)
 
 
 def test_equal_returns_leave_only_recovery_t4() -> None:
     section = PivotOpdMethod(prevention_weight=0.0, lesson_weight=0.0)
     rows = [row("a", 0.0, [-1.0]), row("b", 0.0, [-1.0]), row("b", 0.0, [-4.0], [-1.0], source="recovery")]
-    result = make_method(section, 1).advantages(rows)
+    result = make_method(section, 1).advantages(rows, 0)
     assert [item.total.tolist() for item in result] == [[0.0], [0.0], [3.0]]
 
 
 def test_rows_scored_wrongly_are_refused() -> None:
     method = make_method(PivotOpdMethod(), 1)
     with pytest.raises(ArtifactError, match="no log-probabilities under its hint"):
-        method.advantages([row("a", 0.0, [-1.0], source="recovery")])
+        method.advantages([row("a", 0.0, [-1.0], source="recovery")], 0)
     with pytest.raises(ArtifactError, match="1 hinted log-probabilities stand beside 2"):
-        method.advantages([row("a", 0.0, [-1.0, -1.0], [-1.0])])
+        method.advantages([row("a", 0.0, [-1.0, -1.0], [-1.0])], 0)
 
 
 logits = st.lists(st.floats(-6, 6), min_size=3, max_size=3)
@@ -116,14 +119,16 @@ def divergence(p: Array, q: Array) -> float:
     return float((p * np.log(p / q)).sum())
 
 
-def weights(p: Array, q: Array, source: Source) -> Array:
+def weights(p: Array, q: Array, source: Source, clip: float = 5.0) -> Array:
     """The method's advantage of each action of one categorical decision: p student, q self-teacher."""
-    section = PivotOpdMethod(prevention_weight=1.0, recovery_weight=1.0, lesson_weight=0.0)
+    section = PivotOpdMethod(
+        prevention_weight=1.0, recovery_weight=1.0, lesson_weight=0.0, recovery_clip_nats=clip
+    )
     rows = [
         row("a", 0.0, [float(np.log(x))], [float(np.log(y))], source=source)
         for x, y in zip(p, q, strict=True)
     ]
-    return np.array([float(item.total[0]) for item in make_method(section, 1).advantages(rows)])
+    return np.array([float(item.total[0]) for item in make_method(section, 1).advantages(rows, 0)])
 
 
 def expected_update(p: Array, sampler: Array, gain: Array) -> Array:
@@ -161,6 +166,81 @@ def test_signs_of_the_mean_advantage_t7(first: list[float], second: list[float])
     gain = weights(p, q, "rollout")
     assert float((p * gain).sum()) == pytest.approx(-divergence(p, q), abs=1e-4)
     assert float((q * gain).sum()) == pytest.approx(divergence(q, p), abs=1e-4)
+
+
+@given(logits, logits)
+def test_unclipped_recovery_vanishes_only_where_student_is_self_teacher(
+    first: list[float], second: list[float]
+) -> None:
+    """Lemma 2: the update is zero in every component if and only if p = q."""
+    p, q = softmax(first), softmax(second)
+    np.testing.assert_allclose(expected_update(p, p, weights(p, p, "recovery", clip=1e6)), 0.0, atol=1e-6)
+    if np.abs(p - q).max() > 0.05:
+        assert np.abs(expected_update(p, q, weights(p, q, "recovery", clip=1e6))).max() > 1e-5
+
+
+def test_unclipped_recovery_grows_without_bound_where_the_gold_action_dies_out() -> None:
+    q = np.array([0.9, 0.05, 0.05])
+    sizes = []
+    for rare in (1e-2, 1e-4, 1e-8, 1e-16):
+        p = np.array([rare, (1 - rare) / 2, (1 - rare) / 2])
+        sizes.append(expected_update(p, q, weights(p, q, "recovery", clip=1e6))[0])
+    assert all(later > earlier + 1 for earlier, later in pairwise(sizes))
+
+
+@given(st.floats(0.0, 1.0), st.integers(1, 6))
+def test_a_group_learns_of_a_rare_action_at_most_as_often_as_it_draws_it_t5(p: float, draws: int) -> None:
+    """Over all outcomes of G draws: P(GRPO has a signal) <= P(the action is drawn) = 1 - (1-p)^G <= G p."""
+    drawn = signal = 0.0
+    for outcome in product((0.0, 1.0), repeat=draws):
+        chance = float(np.prod([p if won else 1 - p for won in outcome]))
+        rows = [row(str(index), 10 * won, [-1.0]) for index, won in enumerate(outcome)]
+        gains = make_method(GrpoMethod(), 0).advantages(rows, 0)
+        drawn += chance * any(outcome)
+        signal += chance * any(one.total.any() for one in gains)
+    assert drawn == pytest.approx(1 - (1 - p) ** draws, abs=1e-12)
+    assert signal == pytest.approx(max(0.0, drawn - p**draws), abs=1e-12)
+    assert signal <= drawn + 1e-12 <= draws * p + 2e-12
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8), st.integers(0, 8))
+def test_guided_turns_on_a_chain_t6(masses: list[float], guided: int) -> None:
+    """A chain of d required actions, each of mass <= e, K of them guided: success <= e^(d-K)."""
+    d, e, k = len(masses), max(masses), min(guided, len(masses))
+    state = np.eye(d + 2)[0]  # required actions done so far; the last state is failure
+    for step, mass in enumerate(masses):
+        chance = 1.0 if step < k else mass
+        move = np.eye(d + 2)
+        move[step] = 0.0
+        move[step, step + 1], move[step, d + 1] = chance, 1 - chance
+        state = state @ move
+    assert state.sum() == pytest.approx(1.0)
+    assert state[d] <= e ** (d - k) + 1e-12
+
+
+def test_nll_recovery_leaves_recovery_rows_to_the_likelihood() -> None:
+    section = PivotOpdMethod(recovery_objective="nll", recovery_weight=0.25)
+    method = make_method(section, 2)
+    result = method.advantages(example(), 0)
+    usual = make_method(PivotOpdMethod(recovery_weight=0.25), 2).advantages(example(), 0)
+    for one, other in zip(result[:6], usual[:6], strict=True):
+        assert one.total.tolist() == other.total.tolist()
+        assert one.auxiliary_nats is None
+    assert result[6].total.tolist() == [0.0, 0.0, 0.0]
+    assert result[6].auxiliary_nats is not None
+    assert method.auxiliary is not None
+    assert make_method(PivotOpdMethod(), 2).auxiliary is None
+    current = torch.tensor([-2.0, -0.5], requires_grad=True)
+    loss = method.auxiliary(current, torch.zeros(2), torch.zeros(2))
+    assert loss.tolist() == [0.5, 0.125]
+    loss.sum().backward()
+    assert current.grad is not None
+    assert current.grad.tolist() == [-0.25, -0.25]
+
+
+def test_a_likelihood_of_the_student_s_own_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs recovery_kl=forward"):
+        PivotOpdMethod(recovery_objective="nll", recovery_kl="reverse")
 
 
 def test_a_recovery_weight_of_zero_asks_for_no_recovery() -> None:

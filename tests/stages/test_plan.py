@@ -12,7 +12,7 @@ import pytest
 from pivotopd.artifacts import RunLayout
 from pivotopd.config import RunConfig
 from pivotopd.config_files import apply_overrides
-from pivotopd.errors import ArtifactError
+from pivotopd.errors import ArtifactError, ConfigError
 from stages.plan import LOOP, Plan
 from stages.runs import named
 
@@ -94,6 +94,21 @@ def test_recovery_depth_leaves_rollout_and_label_of_its_iteration() -> None:
 )
 def test_settings_of_method_and_update_leave_all_before_the_update(override: str) -> None:
     assert changed_by(override) == {"update 0"} | AFTER_UPDATE_0
+
+
+@pytest.mark.parametrize("setting", ["pivot_turns=random", "hint=reflection", "recovery_kl=reverse"])
+def test_ablations_of_recovery_leave_rollout_and_label(setting: str) -> None:
+    assert changed_by(f"method.{setting}") == {"recover 0", "update 0"} | AFTER_UPDATE_0
+
+
+def test_a_method_that_lacks_a_signal_has_no_plan() -> None:
+    with pytest.raises(ConfigError, match="opsd cannot run yet: it needs scores under a skill"):
+        plan_of(["method=opsd"]).stages()
+
+
+@pytest.mark.parametrize("name", ["grpo", "pivotrl", "stepopsd"])
+def test_methods_without_a_teacher_neither_label_nor_recover(name: str) -> None:
+    assert plan_of([f"method={name}"]).stages() == ("rollout", "update")
 
 
 def test_the_teacher_leaves_the_rollout() -> None:

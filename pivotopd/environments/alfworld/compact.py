@@ -54,7 +54,10 @@ class CompactWording(ReplyRules):
     """The prompt of tiny students."""
 
     def prompt(self, view: View) -> str:
-        """Render a view as one user message; a hint stands last, a lesson after the task."""
+        """Render a view as one user message; a hint stands last, a lesson after the task.
+
+        A hint that only asks to reflect is the mark alone.
+        """
         lines = [_bare(view.instruction.removeprefix(_TASK))]
         if view.lesson is not None:
             lines.append(f"{_LESSON_MARK} {view.lesson}")

@@ -13,6 +13,9 @@ from pivotopd.environments.base import View
 _HINT_MARK: Final = "A reasonable approach at this step is:"
 _LESSON_MARK: Final = "What earlier attempts at this task taught:"
 
+_REFLECT_MARK: Final = "Before you act, look back at what you have done so far."
+_MARKS: Final = (_HINT_MARK, _REFLECT_MARK, _LESSON_MARK)
+
 _ROLE: Final = "You are a skilled agent acting in the household world of ALFRED."
 _TURN: Final = (
     "Now it's your turn to choose an action.\n"
@@ -24,6 +27,10 @@ _HINT: Final = (
     _HINT_MARK + " {action}\n"
     "Reason from scratch and in your own style, as if you had found this action yourself. Do not refer to, "
     "acknowledge or quote this passage."
+)
+_REFLECT: Final = (
+    _REFLECT_MARK + " Ask which of your steps helped the task, which did not, and what follows now.\n"
+    "Reason from scratch and in your own style. Do not refer to, acknowledge or quote this passage."
 )
 
 
@@ -37,13 +44,13 @@ class FullWording(ReplyRules):
         """
         parts = [self._first(view) if view.turn == 0 else self._later(view)]
         if view.hint is not None:
-            parts.append(_HINT.format(action=view.hint))
+            parts.append(_HINT.format(action=view.hint) if view.hint else _REFLECT)
         parts.append(_TURN)
         return "\n\n".join(parts)
 
     def privileged(self, prompt: str) -> bool:
         """Tell whether a prompt holds a hint or a lesson."""
-        return _HINT_MARK in prompt or _LESSON_MARK in prompt
+        return any(mark in prompt for mark in _MARKS)
 
     def _first(self, view: View) -> str:
         """Render the first turn: the opening observation tells the task."""
@@ -84,4 +91,6 @@ def _admissible(view: View) -> list[str]:
 
 def _bare(text: str) -> str:
     """Take the marks of privileged text out of played text, so that no plain prompt can look privileged."""
-    return text.replace(_HINT_MARK, "...").replace(_LESSON_MARK, "...")
+    for mark in _MARKS:
+        text = text.replace(mark, "...")
+    return text

@@ -16,6 +16,8 @@ _CJK: Final = re.compile(
     "\U00020000-\U0003ffff]"
 )
 
+_ACTION: Final = re.compile("<action>(.*?)</action>", re.IGNORECASE | re.DOTALL)
+
 _LEAKS: Final = re.compile(
     r"\bhint"
     r"|suggest"
@@ -56,6 +58,22 @@ def _block(text: str, tag: str) -> str:
     return inside if opened and closed else ""
 
 
+def action_span(response: str) -> tuple[int, int] | None:
+    """Return where the committed action stands in a response, without the blanks around it.
+
+    Args:
+        response: The decoded response, without special tokens.
+
+    Returns:
+        The first character and the one after the last, or None where the response commits to no action.
+    """
+    found = _ACTION.search(response)
+    if found is None or not found[1].strip():
+        return None
+    start = found.start(1) + len(found[1]) - len(found[1].lstrip())
+    return start, start + len(found[1].strip())
+
+
 def normal_form(action: str) -> str:
     """Return the form in which actions are compared: lower case, single blanks, none around."""
     return " ".join(action.lower().split())
@@ -72,6 +90,10 @@ class ReplyRules:
     def parse(self, response: str) -> Reply:
         """Read a response; see :func:`parse_reply`."""
         return parse_reply(response)
+
+    def action_span(self, response: str) -> tuple[int, int] | None:
+        """Return where the committed action stands in a response, or None without one."""
+        return action_span(response)
 
     def normal_form(self, action: str) -> str:
         """Return the form in which two actions are compared."""

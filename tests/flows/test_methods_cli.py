@@ -1,0 +1,160 @@
+"""The list of methods, the refusal of those that lack a signal, and real runs of those that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.methods_cli import _WORDS
+from pivotopd.artifacts import Artifact, Store, list_artifacts
+from pivotopd.errors import ConfigError
+from pivotopd.exits import run_command
+from pivotopd.methods import sections
+from pivotopd.methods.base import Needs
+from pivotopd.methods.registry import ENTRIES, MISSING, make_method, missing_signals
+from pivotopd.records import Advantage, Signal, Turn, Update
+from tests.conftest import ROOT
+from tests.flows.runs import train
+from tests.small_student import small_config
+
+READY = ("pivotopd", "grpo", "pivotrl", "stepopsd")
+NAMES = [entry.name for entry in ENTRIES.values()]
+
+
+def say(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_every_section_of_the_configuration_has_a_method_of_its_own_name() -> None:
+    assert set(ENTRIES) == set(get_args(sections.Settings))
+    assert len(set(NAMES)) == len(NAMES) == 15
+    for section, entry in ENTRIES.items():
+        assert section().name == entry.name
+        assert type(make_method(section(), 2)) is entry.kind
+
+
+def test_every_need_has_words_and_every_missing_one_exists() -> None:
+    names = {item.name for item in dataclasses.fields(Needs)}
+    assert set(_WORDS) == names
+    assert set(MISSING) < names
+
+
+def test_methods_lists_all_with_what_can_run() -> None:
+    rows = {line.split("│")[1].strip(): line for line in say("methods").splitlines() if line.startswith("│")}
+    for entry in ENTRIES.values():
+        ready = not missing_signals(make_method(entry.section(), 2).needs)
+        assert rows[entry.name].split("│")[3].strip() == ("yes" if ready else "no")
+        assert ready == (entry.name in READY)
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=NAMES)
+def test_a_method_s_page_has_formula_source_and_every_setting(entry: object) -> None:
+    assert isinstance(entry, type(next(iter(ENTRIES.values()))))
+    shown = say("methods", entry.name)
+    assert "A_l " in shown
+    assert "Source:" in shown
+    for key, info in entry.section.model_fields.items():
+        if key != "name":
+            assert f"method.{key}={info.default}" in shown
+    assert ("Can run now." in shown) == (entry.name in READY)
+
+
+def test_an_unknown_method_is_a_mistake_with_the_nearest_name() -> None:
+    result = CliRunner().invoke(app, ["methods", "stepopd"])
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.mend == "did you mean 'stepopsd'?"
+
+
+def test_the_manual_has_a_section_and_every_setting_of_each_method() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for entry in ENTRIES.values():
+        _, found, rest = text.partition(f"\n### `{entry.name}`")
+        assert found, entry.name
+        own = rest.split("\n### ")[0].split("\n## ")[0]
+        for key in entry.section.model_fields:
+            named = re.search(rf"[`.]{key}\b", own)
+            assert key in ("name", "normalise_std") or named, (entry.name, key)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in READY])
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_method_that_lacks_a_signal_is_refused_before_anything_is_written(
+    name: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", f"method={name}", f"root={tmp_path / 'runs'}", *options]
+    assert run_command(lambda: app(arguments, standalone_mode=False)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    first = shown.err.splitlines()[0]
+    assert first.startswith(f"error: method {name} cannot run yet: it needs ")
+    missing = missing_signals(make_method(type_of(name)(), 2).needs)
+    assert all(words in first for words in missing)
+    assert not (tmp_path / "runs").exists()
+
+
+def type_of(name: str) -> type[sections.Settings]:
+    return next(section for section, entry in ENTRIES.items() if entry.name == name)
+
+
+# ---------------------------------------------------------------------- real runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_path: Path) -> None:
+    # long and many enough that some episodes of one task are won and others not
+    config = small_config(
+        tmp_path / "root",
+        student,
+        method={"name": name},
+        environment__max_turns=16,
+        rollout__tasks=4,
+        rollout__group_size=12,
+        update__learning_rate=1e-5,
+        update__mini_batch_rows=256,
+    )
+    done = train(config, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    updates = sorted((one for one in found if one.manifest.stage == "update"), key=iteration_of)
+    assert [iteration_of(one) for one in updates] == [0, 1]
+    assert len({one.manifest.notes["weights"] for one in updates}) == 2
+    for update in updates:
+        assert update.manifest.counts["signal_rows"] > 0
+        assert all(step.auxiliary_loss == 0.0 for step in update.rows(Update))
+    signals = [signal for update in updates for signal in update.rows(Signal)]
+    advantages = [one for update in updates for one in update.rows(Advantage)]
+    assert any(signal.peer_nats is not None for signal in signals) == (name == "stepopsd")
+    assert any(signal.action_mask is not None for signal in signals) == (name == "stepopsd")
+    assert any(one.manifest.stage == "recover" for one in found) == (name == "pivotopd")
+    if name == "stepopsd":
+        check_actions(found, signals, advantages)
+
+
+def iteration_of(artifact: Artifact) -> int:
+    assert artifact.manifest.iteration is not None
+    return artifact.manifest.iteration
+
+
+def check_actions(found: list[Artifact], signals: list[Signal], advantages: list[Advantage]) -> None:
+    """Some action is reshaped, tokens outside keep the outcome, and each step keeps its budget."""
+    rollouts = (one for one in found if one.manifest.stage == "rollout")
+    rows = {(row.episode, row.turn): row for one in rollouts for row in one.rows(Turn)}
+    reshaped = 0
+    for signal, one in zip(signals, advantages, strict=True):
+        inside = [value for value, kept in zip(one.total, signal.action_mask or (), strict=True) if kept]
+        outside = [value for value, kept in zip(one.total, signal.action_mask or (), strict=True) if not kept]
+        assert outside == pytest.approx([one.outcome] * len(outside))
+        assert bool(inside) == rows[one.episode, one.turn].committed
+        if inside:
+            assert sum(inside) / len(inside) == pytest.approx(one.outcome, abs=1e-5)
+        reshaped += len(set(inside)) > 1
+    assert reshaped > 0
