@@ -28,7 +28,7 @@ def lost() -> Transcript:
 def labels(lost: Transcript) -> list[Label]:
     """Three pivotal labels with gold texts of their own, and one that agrees."""
     pivotal = [replace(pivot_at(turn, lost), gold_action=f"gold {turn}") for turn in PIVOTS]
-    agrees = replace(pivot_at(2, lost), pivotal=False, reason="agrees", lesson="a lesson")
+    agrees = replace(pivot_at(2, lost), pivotal=False, reason="agrees")
     return [pivotal[2], agrees, *pivotal[:2]]
 
 

@@ -262,7 +262,7 @@ def test_the_peer_is_the_first_winner_of_the_group_but_not_oneself() -> None:
     rows = group_of_three()
     rows = [replace(row, action=f"look {row.episode}{row.turn}") if row.turn == 1 else row for row in rows]
     one = Counting(-1.0)
-    found = Signaller(play.prompter(), one, one, Needs(peer=True)).score(rows, [], ["c", "b", "d"])
+    found = Signaller(play.prompter(), one, one, Needs(peer=True)).score(rows, [], winners=["c", "b", "d"])
     assert has(found.signals, "peer_nats") == [
         ("rollout", name, turn) for name in ("a", "b", "c") for turn in (0, 1)
     ]
@@ -278,7 +278,7 @@ def test_the_peer_is_the_first_winner_of_the_group_but_not_oneself() -> None:
 def test_without_a_peer_nothing_is_scored(winners: list[str]) -> None:
     rows = [row for row in group_of_three() if row.episode in ("a", "d")]
     one = Counting(-1.0)
-    found = Signaller(play.prompter(), one, one, Needs(peer=True)).score(rows, [], winners)
+    found = Signaller(play.prompter(), one, one, Needs(peer=True)).score(rows, [], winners=winners)
     assert has(found.signals, "peer_nats") == []
     assert len(one.asked) == len(rows)
 
@@ -289,7 +289,9 @@ def test_peers_that_do_not_fit_are_skipped_and_counted() -> None:
     long = "\u007f" * (limit + HINT_TOKENS)
     rows = [replace(row, action=long) if (row.episode, row.turn) == ("b", 1) else row for row in rows]
     one = Counting(-1.0)
-    found = Signaller(play.prompter(prompt_tokens=limit), one, one, Needs(peer=True)).score(rows, [], ["b"])
+    found = Signaller(play.prompter(prompt_tokens=limit), one, one, Needs(peer=True)).score(
+        rows, [], winners=["b"]
+    )
     assert found.peers_too_long == 4
     assert has(found.signals, "peer_nats") == []
 
