@@ -241,6 +241,17 @@ class RecoverySection(Section):
     """How the state after a pivotal turn is reached again; replay compares every observation."""
 
 
+class SkillsSection(Section):
+    """The skill bank, made once a run from the start policy's own play; only for methods with skills."""
+
+    episodes: Count = 128
+    """Episodes that the start policy plays for it, each of another training task while there are some."""
+    entries: Count = 47
+    """Most skills in the bank (PivotOPD's comparison has 47 on ALFWorld)."""
+    top: Count = 6
+    """Most skills that a self-teacher sees, of the row's task type; Skill-SD's sees one."""
+
+
 def _student_tag(value: Any) -> str | None:
     return value.get("kind", "tiny") if isinstance(value, dict) else getattr(value, "kind", None)
 
@@ -335,6 +346,8 @@ class RunConfig(Section):
     """Recover stage."""
     method: MethodSection = Field(default_factory=PivotOpdMethod)
     """Method: its name and its own settings."""
+    skills: SkillsSection = SkillsSection()
+    """Skill bank."""
     update: UpdateSection = UpdateSection()
     """Update stage."""
     evaluation: EvaluationSection = EvaluationSection()

@@ -34,6 +34,16 @@ class MethodSettings(Section):
         """Whether hints name an action."""
         return "action"
 
+    @property
+    def prompt_skills(self) -> int:
+        """Most skills of the bank in a training prompt."""
+        return 0
+
+    @property
+    def skill_exploration(self) -> float | None:
+        """C of a retrieval by UCB, one skill an episode; None retrieves the first skills of the task type."""
+        return None
+
 
 class OutcomeMethod(MethodSettings):
     """Base of the methods with a group-relative outcome advantage."""
@@ -232,6 +242,11 @@ class SkillGrpoMethod(OutcomeMethod):
     skills: Count = 6
     """Skills in a training prompt."""
 
+    @property
+    def prompt_skills(self) -> int:
+        """Most skills of the bank in a training prompt."""
+        return self.skills
+
 
 class OpidMethod(OutcomeMethod):
     """OPID: outcome, and the log-ratio under a skill that an analyser wrote for the turn or the episode."""
@@ -249,6 +264,13 @@ class SkillSdMethod(OutcomeMethod):
     """Marks this method."""
     weight: NonNegative = 0.001
     """lambda: weight of the KL term; 0.01 is too strong by its paper."""
+    exploration: NonNegative = 1.0
+    """c of the retrieval by UCB, where a won episode has reward 1 and another 0."""
+
+    @property
+    def skill_exploration(self) -> float | None:
+        """C of the retrieval by UCB."""
+        return self.exploration
 
 
 Settings = (

@@ -7,13 +7,13 @@ once more; then its episode has no signal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pivotopd.environments.base import Environment, PlayedEpisode, PlayedTurn
+from pivotopd.environments.base import Environment
 from pivotopd.errors import TeacherError
 from pivotopd.records import Turn
-from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
+from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 from pivotopd.teacher.chat import Answer, Ask, Chat
 from pivotopd.teacher.replies import (
     LABEL_SCHEMA,
@@ -21,6 +21,7 @@ from pivotopd.teacher.replies import (
     Unreadable,
     read_label_reply,
     read_query_reply,
+    read_skill_reply,
     well_formed,
 )
 from pivotopd.teacher.resolution import resolve
@@ -101,6 +102,25 @@ class LlmTeacher:
             found[index] = self._query_reply(answer)
         return [self._next(query, reply) for query, reply in zip(queries, found, strict=True)]
 
+    def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
+        """Return one skill an episode; None where there is no turn, no reply, or none that can be read.
+
+        Raises:
+            TeacherError: Not one request of this teacher has been answered.
+        """
+        places = [place for place, one in enumerate(transcripts) if one.turns]
+        wording = self.environment.teacher_wording
+        asks = [Ask(wording.skill_prompt(told(transcripts[place]))) for place in places]
+        replies = [self._text_reply(answer, read_skill_reply) for answer in self._ask(asks)]
+        again = [index for index, reply in enumerate(replies) if isinstance(reply, Unreadable)]
+        repeated = self._ask([_again(asks[index], replies[index]) for index in again])
+        for index, answer in zip(again, repeated, strict=True):
+            replies[index] = self._text_reply(answer, read_skill_reply)
+        found: list[str | None] = [None] * len(transcripts)
+        for place, reply in zip(places, replies, strict=True):
+            found[place] = reply if isinstance(reply, str) else None
+        return found
+
     def _ask(self, asks: Sequence[Ask]) -> list[Answer]:
         answers = self.chat.ask(asks) if asks else []
         failures = [answer.failure for answer in answers if answer.text is None]
@@ -114,7 +134,7 @@ class LlmTeacher:
         return answers
 
     def _label_ask(self, transcript: Transcript) -> Ask:
-        wording, episode = self.environment.teacher_wording, _played(transcript)
+        wording, episode = self.environment.teacher_wording, told(transcript)
         return Ask(
             wording.label_prompt(episode, self.max_candidates, "blocks"),
             wording.label_prompt(episode, self.max_candidates, "json"),
@@ -132,10 +152,13 @@ class LlmTeacher:
             return reason
 
     def _query_reply(self, answer: Answer) -> str | Unreadable | None:
+        return self._text_reply(answer, read_query_reply)
+
+    def _text_reply(self, answer: Answer, read: Callable[[str], str]) -> str | Unreadable | None:
         if answer.text is None:
             return None
         try:
-            return read_query_reply(answer.text)
+            return read(answer.text)
         except Unreadable as reason:
             self._unreadable += 1
             return reason
@@ -184,14 +207,3 @@ def _again(ask: Ask, reason: object) -> Ask:
     added = _AGAIN.format(reason=reason)
     json_prompt = None if ask.json_prompt is None else ask.json_prompt + added
     return replace(ask, prompt=ask.prompt + added, json_prompt=json_prompt)
-
-
-def _played(transcript: Transcript) -> PlayedEpisode:
-    turns = transcript.turns
-    return PlayedEpisode(
-        instruction=turns[0].instruction,
-        won=transcript.episode.won,
-        termination=transcript.episode.termination,
-        turns=tuple(PlayedTurn(turn.observation, turn.action, turn.committed) for turn in turns),
-        last_observation=turns[-1].next_observation,
-    )

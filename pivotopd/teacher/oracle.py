@@ -14,7 +14,7 @@ from pivotopd.environments.base import Environment, TaskOracle, View
 from pivotopd.environments.replay import reach
 from pivotopd.errors import ConfigError, EnvironmentFault, SearchLimit
 from pivotopd.records import Turn
-from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
+from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 
 
 @dataclass
@@ -68,6 +68,10 @@ class OracleTeacher:
     def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
         """Return the best next action of each query."""
         return [self._next(query) for query in queries]
+
+    def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
+        """Return the skill that the environment's fixed rules find in each episode."""
+        return [self.environment.distil(told(one)) if one.turns else None for one in transcripts]
 
     def _next(self, query: Query) -> str | None:
         state = _stored(query.snapshot)
