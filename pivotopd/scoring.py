@@ -133,7 +133,7 @@ class Signaller:
     def _skilled(
         self, rows: Sequence[Turn], episodes: _Episodes, skills: Mapping[str, tuple[str, ...]]
     ) -> tuple[dict[int, Nats], int]:
-        """Score rollout rows with skills in front of the task; those of an episode without any are left out."""
+        """Score rollout rows with skills in front of the task; an episode without any is left out."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             shown = skills.get(row.episode, ()) if row.source == "rollout" else ()

@@ -92,7 +92,7 @@ def run(work: Work, job: Job) -> Artifact:
 
 
 def _play(work: Work, job: Job) -> tuple[list[Transcript], Player]:
-    """Let the start policy play; an episode that the environment broke off teaches nothing and is left out."""
+    """Let the start policy play; an episode that the environment broke off is left out."""
     config, split = work.config, work.config.environment.train_split
     tasks = work.environment.tasks(split)
     jobs = bank_jobs(tasks, run_seed=config.seed, count=config.skills.episodes)

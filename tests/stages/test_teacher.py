@@ -17,8 +17,7 @@ from pivotopd.config_files import apply_overrides
 from pivotopd.environments.base import View
 from pivotopd.errors import TeacherError
 from pivotopd.records import Chain, Label, Lesson, Signal, Turn
-from pivotopd.teacher.base import Query, Reading, Transcript
-from pivotopd.teacher.base import told
+from pivotopd.teacher.base import Query, Reading, Transcript, told
 from pivotopd.teacher.oracle import OracleTeacher, view_of
 from stages.runs import find_run, rerun
 from stages.transcripts import transcripts_of
