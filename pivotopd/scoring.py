@@ -81,6 +81,8 @@ class Signaller:
         lesson, lessons_too_long = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
         peer, peers_too_long = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
         skill, skills_too_long = self._skilled(rows, episodes, skills if self.needs.skill else {})
+        if self.needs.routed_skill:
+            skill, skills_too_long = self._routed(rows, episodes, lessons)
         signals = [
             Signal(
                 episode=row.episode,
@@ -140,6 +142,24 @@ class Signaller:
             if shown:
                 prompt = self.prompter.skilled(self._plain(row, episodes), shown)
                 prompts[index] = None if prompt is None else prompt.ids
+        return self._scored(rows, prompts)
+
+    def _routed(
+        self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]
+    ) -> tuple[dict[int, Nats], int]:
+        """Score rollout rows under the turn's skill at a hint's place, else the episode's at a lesson's."""
+        whole = {one.episode: one.lesson for one in lessons}
+        steps = {
+            (one.episode, turn): text
+            for one in lessons
+            for turn, text in zip(one.step_turns, one.step_lessons, strict=True)
+        }
+        prompts: dict[int, Sequence[int] | None] = {}
+        for index, row in enumerate(rows):
+            step, lesson = steps.get((row.episode, row.turn)), whole.get(row.episode)
+            if row.source == "rollout" and (step or lesson):
+                plain = self._plain(row, episodes)
+                prompts[index] = self.prompter.hinted(plain, hint=step, lesson=None if step else lesson)
         return self._scored(rows, prompts)
 
     def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:

@@ -236,6 +236,13 @@ class TeacherWording(Protocol):
         """Ask for the single best next action in what the student sees: the view and nothing else."""
         ...
 
+    def analysis_prompt(self, episode: PlayedEpisode, max_steps: int) -> str:
+        """Ask for the skill that an episode teaches as a whole, and for at most ``max_steps`` single turns.
+
+        The reply is a JSON object with ``episode_summary``, ``episode_skill`` and ``step_skills``.
+        """
+        ...
+
     def skill_prompt(self, episode: PlayedEpisode) -> str:
         """Ask for one reusable skill that an episode teaches; the reply is a JSON object with ``skill``."""
         ...

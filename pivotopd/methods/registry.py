@@ -78,7 +78,6 @@ ENTRIES: Mapping[type[sections.Settings], Entry] = {
 """Every method, by its section."""
 
 MISSING: Mapping[str, str] = {
-    "routed_skill": "scores under the skills of an analyser",
     "larger_teacher": "token scores of a larger teacher",
     "depth_cut": "rollouts cut at the method's depth",
 }

@@ -41,8 +41,13 @@ class MethodSettings(Section):
 
     @property
     def skill_exploration(self) -> float | None:
-        """C of a retrieval by UCB, one skill an episode; None retrieves the first skills of the task type."""
+        """Constant c of UCB, which retrieves a skill an episode; None retrieves a task type's first."""
         return None
+
+    @property
+    def analysed(self) -> bool:
+        """The teacher writes skills for each finished episode, instead of gold actions."""
+        return False
 
 
 class OutcomeMethod(MethodSettings):
@@ -256,6 +261,11 @@ class OpidMethod(OutcomeMethod):
     weight: NonNegative = 0.001
     """Weight of the log-ratio, the same for both kinds of skill."""
 
+    @property
+    def analysed(self) -> bool:
+        """The teacher writes skills for each finished episode, instead of gold actions."""
+        return True
+
 
 class SkillSdMethod(OutcomeMethod):
     """Skill-SD: outcome, and a reverse KL to the self-teacher with one retrieved skill."""
@@ -269,7 +279,7 @@ class SkillSdMethod(OutcomeMethod):
 
     @property
     def skill_exploration(self) -> float | None:
-        """C of the retrieval by UCB."""
+        """Constant c of UCB."""
         return self.exploration
 
 

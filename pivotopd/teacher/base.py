@@ -108,6 +108,13 @@ class Teacher(Protocol):
         """Return one reading an episode, in order."""
         ...
 
+    def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode, in order: its lesson is the episode's skill, written in hindsight.
+
+        Its step lessons are the skills of single turns; it names no candidates.
+        """
+        ...
+
     def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
         """Return the resolved next action of each query, or None where none can be named."""
         ...

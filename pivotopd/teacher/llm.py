@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from pivotopd.environments.base import Environment
 from pivotopd.errors import TeacherError
@@ -19,6 +20,7 @@ from pivotopd.teacher.replies import (
     LABEL_SCHEMA,
     LabelReply,
     Unreadable,
+    read_analysis_reply,
     read_label_reply,
     read_query_reply,
     read_skill_reply,
@@ -27,6 +29,8 @@ from pivotopd.teacher.replies import (
 from pivotopd.teacher.resolution import resolve
 
 _AGAIN = "\n\nAn earlier answer to this could not be used: {reason}. Keep to the form exactly."
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -72,15 +76,32 @@ class LlmTeacher:
         Raises:
             TeacherError: Not one request of this teacher has been answered.
         """
+        return self._readings(transcripts, self._label_ask, read_label_reply)
+
+    def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode, with the skills that it teaches; as for :meth:`read`.
+
+        Raises:
+            TeacherError: Not one request of this teacher has been answered.
+        """
+        readings = self._readings(transcripts, self._analysis_ask, read_analysis_reply)
+        return [replace(one, step_lessons=one.step_lessons[: self.max_candidates]) for one in readings]
+
+    def _readings(
+        self,
+        transcripts: Sequence[Transcript],
+        ask_of: Callable[[Transcript], Ask],
+        read: Callable[[str], LabelReply],
+    ) -> list[Reading]:
         listed = [transcript for transcript in transcripts if transcript.turns]
-        asks = [self._label_ask(transcript) for transcript in listed]
+        asks = [ask_of(transcript) for transcript in listed]
         answers = self._ask(asks)
-        found = [self._label_reply(answer) for answer in answers]
+        found = [self._parsed(answer, read) for answer in answers]
         again = [index for index, reply in enumerate(found) if isinstance(reply, Unreadable)]
         repeated = self._ask([_again(asks[index], found[index]) for index in again])
         for index, answer in zip(again, repeated, strict=True):
             if answer.text is not None:  # else the first reply remains, with its reason
-                answers[index], found[index] = answer, self._label_reply(answer)
+                answers[index], found[index] = answer, self._parsed(answer, read)
         readings = {
             transcript.episode.episode: self._reading(transcript, answer, reply)
             for transcript, answer, reply in zip(listed, answers, found, strict=True)
@@ -95,11 +116,11 @@ class LlmTeacher:
             TeacherError: Not one request of this teacher has been answered.
         """
         asks = [Ask(self.environment.teacher_wording.query_prompt(query.view)) for query in queries]
-        found = [self._query_reply(answer) for answer in self._ask(asks)]
+        found = [self._parsed(answer, read_query_reply) for answer in self._ask(asks)]
         again = [index for index, reply in enumerate(found) if isinstance(reply, Unreadable)]
         repeated = self._ask([_again(asks[index], found[index]) for index in again])
         for index, answer in zip(again, repeated, strict=True):
-            found[index] = self._query_reply(answer)
+            found[index] = self._parsed(answer, read_query_reply)
         return [self._next(query, reply) for query, reply in zip(queries, found, strict=True)]
 
     def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
@@ -111,11 +132,11 @@ class LlmTeacher:
         places = [place for place, one in enumerate(transcripts) if one.turns]
         wording = self.environment.teacher_wording
         asks = [Ask(wording.skill_prompt(told(transcripts[place]))) for place in places]
-        replies = [self._text_reply(answer, read_skill_reply) for answer in self._ask(asks)]
+        replies = [self._parsed(answer, read_skill_reply) for answer in self._ask(asks)]
         again = [index for index, reply in enumerate(replies) if isinstance(reply, Unreadable)]
         repeated = self._ask([_again(asks[index], replies[index]) for index in again])
         for index, answer in zip(again, repeated, strict=True):
-            replies[index] = self._text_reply(answer, read_skill_reply)
+            replies[index] = self._parsed(answer, read_skill_reply)
         found: list[str | None] = [None] * len(transcripts)
         for place, reply in zip(places, replies, strict=True):
             found[place] = reply if isinstance(reply, str) else None
@@ -141,20 +162,12 @@ class LlmTeacher:
             LABEL_SCHEMA,
         )
 
-    def _label_reply(self, answer: Answer) -> LabelReply | Unreadable | None:
+    def _analysis_ask(self, transcript: Transcript) -> Ask:
+        wording = self.environment.teacher_wording
+        return Ask(wording.analysis_prompt(told(transcript), self.max_candidates))
+
+    def _parsed(self, answer: Answer, read: Callable[[str], T]) -> T | Unreadable | None:
         """Return the reply, what is wrong with it, or None where there is none."""
-        if answer.text is None:
-            return None
-        try:
-            return read_label_reply(answer.text)
-        except Unreadable as reason:
-            self._unreadable += 1
-            return reason
-
-    def _query_reply(self, answer: Answer) -> str | Unreadable | None:
-        return self._text_reply(answer, read_query_reply)
-
-    def _text_reply(self, answer: Answer, read: Callable[[str], str]) -> str | Unreadable | None:
         if answer.text is None:
             return None
         try:

@@ -150,6 +150,51 @@ def read_query_reply(text: str) -> str:
     raise Unreadable("the reply holds no action block")
 
 
+def read_analysis_reply(text: str) -> LabelReply:
+    """Read an analysis: the skills stand where a labelling reply has its lessons, and no action is named.
+
+    Raises:
+        Unreadable: No JSON object has a skill; the only error that is raised, whatever the text.
+    """
+    if not text.strip():
+        raise Unreadable("the reply is empty")
+    if len(text) > LONGEST:
+        raise Unreadable(f"the reply has {len(text)} characters")
+    for part in _parts(text):
+        found = [
+            reply for one in objects(part, ("episode_skill", "step_skills")) if (reply := _analysis(one))
+        ]
+        if found:
+            return found[-1]
+    raise Unreadable("the reply holds no JSON object with a skill")
+
+
+def _analysis(found: dict[str, Any]) -> LabelReply | None:
+    """Return one object's skills, each turn once; None where it has none that may be shown."""
+    named = found.get("step_skills")
+    if isinstance(named, list):
+        named = [{**one, "lesson": one.get("skill")} if isinstance(one, dict) else one for one in named]
+    try:
+        reply = LabelReply.model_validate(
+            {
+                "episode_summary": found.get("episode_summary"),
+                "episode_lesson": found.get("episode_skill"),
+                "step_lessons": named,
+            }
+        )
+    except ValidationError:
+        return None
+    steps: dict[int, str] = {}
+    for step, sentence in reply.step_lessons:
+        if len(sentence) <= SKILL_CHARACTERS:
+            steps.setdefault(step, sentence)
+    lesson = reply.episode_lesson
+    lesson = lesson if lesson is not None and len(lesson) <= SKILL_CHARACTERS else None
+    if lesson is None and not steps:
+        return None
+    return reply.model_copy(update={"episode_lesson": lesson, "step_lessons": tuple(steps.items())})
+
+
 def read_skill_reply(text: str) -> str:
     """Read a skill: of several JSON objects that hold one, the last.
 

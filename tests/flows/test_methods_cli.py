@@ -24,7 +24,7 @@ from tests.flows.runs import train
 from tests.small_student import small_config, small_student
 
 SKILLED = ("opsd", "rlsd", "sdar", "agentopsd", "skill_sd")
-READY = ("pivotopd", "grpo", "pivotrl", "stepopsd", *SKILLED, "skill_grpo")
+READY = ("pivotopd", "grpo", "pivotrl", "stepopsd", *SKILLED, "skill_grpo", "opid")
 AUXILIARY = ("sdar", "skill_sd")
 NAMES = [entry.name for entry in ENTRIES.values()]
 
@@ -138,7 +138,7 @@ def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_
     signals = [signal for update in updates for signal in update.rows(Signal)]
     advantages = [one for update in updates for one in update.rows(Advantage)]
     assert any(signal.peer_nats is not None for signal in signals) == (name == "stepopsd")
-    assert any(signal.skill_nats is not None for signal in signals) == (name in SKILLED)
+    assert any(signal.skill_nats is not None for signal in signals) == (name in (*SKILLED, "opid"))
     banks = sum(one.manifest.stage == "skills" for one in found)
     assert banks == (name in SKILLED or name == "skill_grpo"), "one a run"
     assert any(signal.action_mask is not None for signal in signals) == (name == "stepopsd")

@@ -102,8 +102,8 @@ def test_ablations_of_recovery_leave_rollout_and_label(setting: str) -> None:
 
 
 def test_a_method_that_lacks_a_signal_has_no_plan() -> None:
-    with pytest.raises(ConfigError, match="opid cannot run yet: it needs scores under the skills"):
-        plan_of(["method=opid"]).stages()
+    with pytest.raises(ConfigError, match="sod cannot run yet: it needs token scores"):
+        plan_of(["method=sod"]).stages()
 
 
 @pytest.mark.parametrize("name", ["grpo", "pivotrl", "stepopsd"])
@@ -193,6 +193,14 @@ def test_the_bank_is_in_the_digest_of_what_reads_it(method: str, override: str) 
     plan = plan_of([f"method={method}"])
     for iteration in (0, 1):
         assert plan.job(reader, iteration).inputs["skills"] == plan.skills().output
+
+
+def test_skills_written_in_hindsight_are_the_label_stage_s_and_need_no_bank() -> None:
+    plan = plan_of(["method=opid"])
+    assert plan.stages() == ("rollout", "label", "update")
+    assert not plan.with_skills
+    assert plan.job("label", 0).inputs == plan_of().job("label", 0).inputs
+    assert plan.job("label", 0).digest != plan_of().job("label", 0).digest
 
 
 def test_how_many_skills_are_shown_leaves_the_bank() -> None:

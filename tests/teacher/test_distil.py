@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pivotopd.errors import TeacherError
 from pivotopd.teacher.base import Transcript
 from pivotopd.teacher.oracle import OracleTeacher
-from pivotopd.teacher.replies import SKILL_CHARACTERS, Unreadable, read_skill_reply
+from pivotopd.teacher.replies import SKILL_CHARACTERS, Unreadable, read_analysis_reply, read_skill_reply
 from tests import play
 from tests.teacher.test_llm import teacher
 from tests.test_recovery import episode
@@ -91,3 +91,59 @@ def test_every_text_is_read_or_refused(text: str) -> None:
         return
     assert 0 < len(found) <= SKILL_CHARACTERS
     assert "\n" not in found
+
+
+# ---------------------------------------------------------------------- analysis in hindsight
+
+ANALYSIS = (
+    '{"episode_summary": "It idled.", "episode_skill": "Go somewhere.", '
+    '"step_skills": {"1": "Open it.", "0": "Take it.", "1": "x", "z": "y"}}'
+)
+
+
+def test_an_analysis_becomes_skills_of_the_episode_and_its_turns(idle: Transcript, empty: Transcript) -> None:
+    one, chat = teacher(lambda prompt, number: "no" if number == 0 else ANALYSIS, 1)
+    none, found = one.analyse([empty, idle])
+    assert none.unread == "no turn was played"
+    assert (found.candidates, found.lesson, found.summary) == ((), "Go somewhere.", "It idled.")
+    assert found.step_lessons == ((1, "x"),), "at most m, and JSON keeps the last of equal keys"
+    assert len(chat.asks) == 2
+    assert "at most 1 turns" in chat.asks[0].prompt
+    assert "Turns that you may name: all of 0 to 2." in chat.asks[0].prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "skill", "steps"),
+    [
+        ('{"episode_skill": "a", "step_skills": [{"step": 2, "skill": "b"}, 3, {"step": 2, "skill": "c"}]}',
+         "a", ((2, "b"),)),
+        ('{"step_skills": {"0": "b"}}', None, ((0, "b"),)),
+        ('{"episode_skill": "form"} {"episode_skill": "real", "step_skills": {}}', "real", ()),
+        ('{"episode_skill": "' + "x" * 601 + '", "step_skills": {"0": "b"}}', None, ((0, "b"),)),
+    ],
+)  # fmt: skip
+def test_analyses_are_read(text: str, skill: str | None, steps: tuple[tuple[int, str], ...]) -> None:
+    reply = read_analysis_reply(text)
+    assert (reply.episode_lesson, reply.step_lessons, reply.correct_actions) == (skill, steps, ())
+
+
+@given(st.text() | st.text(alphabet='{}"episod_kl:, \\'))
+@example('{"episode_skill": 3}')
+@example('{"episode_skill": null, "step_skills": {"a": 1}}')
+@example("")
+def test_every_text_is_an_analysis_or_refused(text: str) -> None:
+    try:
+        reply = read_analysis_reply(text)
+    except Unreadable:
+        return
+    assert reply.episode_lesson or reply.step_lessons
+
+
+def test_the_oracle_analyses_by_rules() -> None:
+    oracle = OracleTeacher(play.environment(), True, play.HISTORY, 5)
+    lost = episode(play.lose(play.environment().tasks("train")[0], {3}, 8))
+    (found,), (labels,) = oracle.analyse([lost]), oracle.read([lost])
+    assert found.candidates == ()
+    assert found.lesson == oracle.distil([lost])[0]
+    assert found.step_lessons == tuple((one.turn, one.gold_action) for one in labels.candidates)
+    assert 3 in dict(found.step_lessons)

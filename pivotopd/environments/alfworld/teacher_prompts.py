@@ -115,6 +115,33 @@ Outcome: the task was {outcome}.
 
 Which skill does it teach? Answer in the form above."""
 
+_ANALYSIS: Final = """\
+You read what an agent did in a household text game and write down, in hindsight, the skills that it teaches.
+
+{rules}
+
+* The episode skill holds for the whole task: after a task that was done, the way of working that did it; \
+after one that was not, the rule that would have avoided the failure.
+* A step skill holds at one turn that decided much: what the moment asked for, from what was known then. \
+Name at most {m} turns, the most important first, or none.
+
+Form of the answer. One JSON object and nothing else:
+{{
+  "episode_summary": "what happened, in one or two sentences",
+  "episode_skill": "<the episode skill, one or two sentences that speak to the agent>",
+  "step_skills": {{"<turn index>": "<the step skill, one short imperative sentence>", ...}}
+}}
+
+=== The episode ===
+Task: {instruction}
+{turns}
+{end}
+
+Outcome: the task was {outcome}.
+Turns that you may name: {eligible}.
+
+Which skills does it teach? Answer in the form above."""
+
 _ENDS: Final = {
     "won": "done",
     "turn_limit": "not done when the last turn was used up",
@@ -141,6 +168,11 @@ class AlfworldTeacherWording:
         return _LABEL.format(rules=self._rules, form=asked) + _EPISODE.format(
             eligible=_eligible(len(episode.turns)), **_told(episode)
         )
+
+    def analysis_prompt(self, episode: PlayedEpisode, max_steps: int) -> str:
+        """Ask for the skill of an episode, and for those of single turns."""
+        eligible = _eligible(len(episode.turns))
+        return _ANALYSIS.format(rules=self._rules, m=max_steps, eligible=eligible, **_told(episode))
 
     def skill_prompt(self, episode: PlayedEpisode) -> str:
         """Ask for one reusable skill that an episode teaches."""
