@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ def idle() -> Transcript:
 
 @pytest.fixture(scope="module")
 def empty(idle: Transcript) -> Transcript:
-    return Transcript(idle.task, idle.episode, ())
+    return Transcript(idle.task, replace(idle.episode, episode="empty"), ())
 
 
 def test_a_reply_becomes_a_skill_on_one_line(idle: Transcript, empty: Transcript) -> None:
