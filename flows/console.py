@@ -19,6 +19,7 @@ from stages.runner import Done, describe
 
 SHOWN_METRICS = {
     "warm_start": ("success", "recovery", "admissible", "hint_obeyed"),
+    "skills": ("entries", "entries_of_won", "success"),
     "rollout": ("success", "turns_mean"),
     "label": ("pivotal", "pivotal_per_episode"),
     "recover": ("rows", "hint_obeyed_share"),

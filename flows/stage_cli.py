@@ -14,7 +14,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 
 
 def stage(
-    name: Annotated[str, typer.Argument(help="rollout, label, recover, update, evaluate or warm_start.")],
+    name: Annotated[
+        str, typer.Argument(help="rollout, label, recover, update, evaluate, skills or warm_start.")
+    ],
     run: RunOption,
     iteration: Annotated[
         int | None, typer.Option("--iteration", min=0, help="Training iteration, from 0.")

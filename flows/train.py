@@ -86,6 +86,8 @@ def _refuse_idling(idle: int, config: RunConfig) -> None:
 def jobs_of(plan: Plan) -> list[Job]:
     """Return all jobs of a training run, in order."""
     jobs: list[Job] = [] if plan.start().folder else [plan.warm_start()]
+    if plan.with_skills:
+        jobs.append(plan.skills())
     for iteration in range(plan.config.iterations):
         if plan.evaluated(iteration):
             jobs.append(plan.evaluate(iteration))

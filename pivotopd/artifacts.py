@@ -4,6 +4,7 @@ Layout below the root::
 
     RUN/config.yaml
     RUN/iterations/0003/<stage>/<digest>/   turns-00000-<hash>.parquet ... manifest.json
+    RUN/skills/<digest>/                    skills-00000-<hash>.parquet ...  manifest.json
     RUN/checkpoints/<digest>/               content-<hash>/...             manifest.json
     shared/warm_start/<digest>/             content-<hash>/...             manifest.json
 
@@ -80,6 +81,11 @@ class RunLayout:
     def checkpoints(self) -> str:
         """Prefix of the run's checkpoints."""
         return f"{self.run}/checkpoints"
+
+    @property
+    def skills(self) -> str:
+        """Prefix of the run's skill banks."""
+        return f"{self.run}/skills"
 
     @property
     def warm_start(self) -> str:

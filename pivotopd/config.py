@@ -106,6 +106,8 @@ class WarmStartSection(Section):
     """Weight of prompt tokens in the loss; response tokens weigh 1."""
     hinted_share: Share = 0.35
     """Share of rows with a hint in the prompt, which the response obeys."""
+    skilled_share: Share = 0.0
+    """Share of rows with made-up skills in the prompt; `skill_grpo` needs a student that has seen some."""
     check_games: Count = 128
     """Held-out games of the check at the end."""
 
@@ -241,6 +243,17 @@ class RecoverySection(Section):
     """How the state after a pivotal turn is reached again; replay compares every observation."""
 
 
+class SkillsSection(Section):
+    """The skill bank, made once a run from the start policy's own play; only for methods with skills."""
+
+    episodes: Count = 128
+    """Episodes that the start policy plays for it, each of another training task while there are some."""
+    entries: Count = 47
+    """Most skills in the bank (PivotOPD's comparison has 47 on ALFWorld)."""
+    top: Count = 6
+    """Most skills that a self-teacher sees, of the row's task type; Skill-SD's sees one."""
+
+
 def _student_tag(value: Any) -> str | None:
     return value.get("kind", "tiny") if isinstance(value, dict) else getattr(value, "kind", None)
 
@@ -335,6 +348,8 @@ class RunConfig(Section):
     """Recover stage."""
     method: MethodSection = Field(default_factory=PivotOpdMethod)
     """Method: its name and its own settings."""
+    skills: SkillsSection = SkillsSection()
+    """Skill bank."""
     update: UpdateSection = UpdateSection()
     """Update stage."""
     evaluation: EvaluationSection = EvaluationSection()

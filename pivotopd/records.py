@@ -249,8 +249,35 @@ class Update:
     skipped: bool = column(BOOL, "the step was skipped: its gradient was not finite")
 
 
-Record = Episode | Turn | Label | Lesson | Chain | Signal | Advantage | Update
-R = TypeVar("R", Episode, Turn, Label, Lesson, Chain, Signal, Advantage, Update)
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One entry of a run's skill bank, distilled from an episode of the start policy."""
+
+    TABLE: ClassVar[str] = "skills"
+    VERSION: ClassVar[int] = 1
+
+    skill: str = column(TEXT, "id of the skill, unique in the bank")
+    family: str = column(TEXT, "task type that it is for")
+    text: str = column(TEXT, "the skill, one line")
+    won: bool = column(BOOL, "its episode was won: the skill says what to do, else what to avoid")
+    episode: str = column(TEXT, "id of the episode that it comes from")
+    teacher: str = column(TEXT, "who distilled it: kind and name")
+
+
+@dataclass(frozen=True, slots=True)
+class SkillUse:
+    """How often a skill was retrieved by UCB, and what came of it, up to and with an iteration."""
+
+    TABLE: ClassVar[str] = "skill_uses"
+    VERSION: ClassVar[int] = 1
+
+    skill: str = column(TEXT, "id of the skill")
+    uses: int = column(INT64, "episodes for which it was retrieved (n)")
+    reward_sum: float = column(DOUBLE, "sum of their rewards: 1 for a won episode, else 0")
+
+
+Record = Episode | Turn | Label | Lesson | Chain | Signal | Advantage | Update | Skill | SkillUse
+R = TypeVar("R", Episode, Turn, Label, Lesson, Chain, Signal, Advantage, Update, Skill, SkillUse)
 
 
 def schema_of(record: type[Any]) -> pa.Schema:

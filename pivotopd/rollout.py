@@ -33,7 +33,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to play."""
+    """One episode to play; ``skills`` stand in its prompts."""
 
     episode: str
     task: Task
@@ -41,6 +41,7 @@ class Job:
     sample: int
     seed: int
     start: Start | None = None
+    skills: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class Player:
                 one.turn,
                 one.result.observation,
                 one.result.admissible,
+                one.job.skills,
             )
             if one.prompt is None:
                 ended.append(self._end(one, "prompt_too_long"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompt, Prompter
@@ -26,6 +27,7 @@ class Scored:
     hints_too_long: int
     lessons_too_long: int
     peers_too_long: int
+    skills_too_long: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Signaller:
         labels: Sequence[Label],
         lessons: Sequence[Lesson] = (),
         winners: Sequence[str] = (),
+        skills: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> Scored:
         """Return one signal a row.
 
@@ -58,6 +61,7 @@ class Signaller:
             labels: Labels of the rollout's episodes.
             lessons: Lessons of the rollout's episodes.
             winners: Ids of the successful episodes, the first ones first; only for methods with peers.
+            skills: Texts of the skills that each episode is scored under, by its id.
 
         Raises:
             ArtifactError: A prompt to be hinted cannot be rebuilt: the rows come from other settings.
@@ -76,6 +80,9 @@ class Signaller:
         shown = _peers(episodes, winners) if self.needs.peer else {}
         lesson, lessons_too_long = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
         peer, peers_too_long = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
+        skill, skills_too_long = self._skilled(rows, episodes, skills if self.needs.skill else {})
+        if self.needs.routed_skill:
+            skill, skills_too_long = self._routed(rows, episodes, lessons)
         signals = [
             Signal(
                 episode=row.episode,
@@ -86,14 +93,14 @@ class Signaller:
                 reference_nats=reference[index].tolist(),
                 hinted_nats=_listed(hinted.get(index)),
                 lesson_nats=_listed(lesson.get(index)),
-                skill_nats=None,
+                skill_nats=_listed(skill.get(index)),
                 peer_nats=_listed(peer.get(index)),
                 teacher_nats=None,
                 action_mask=self._action(row),
             )
             for index, row in enumerate(rows)
         ]
-        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long)
+        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long, skills_too_long)
 
     def _action(self, row: Turn) -> list[int] | None:
         if not self.needs.action_span or row.source != "rollout":
@@ -123,6 +130,36 @@ class Signaller:
             text = text_of(row) if row.source == "rollout" else None
             if text:
                 prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=text)
+        return self._scored(rows, prompts)
+
+    def _skilled(
+        self, rows: Sequence[Turn], episodes: _Episodes, skills: Mapping[str, tuple[str, ...]]
+    ) -> tuple[dict[int, Nats], int]:
+        """Score rollout rows with skills in front of the task; an episode without any is left out."""
+        prompts: dict[int, Sequence[int] | None] = {}
+        for index, row in enumerate(rows):
+            shown = skills.get(row.episode, ()) if row.source == "rollout" else ()
+            if shown:
+                prompt = self.prompter.skilled(self._plain(row, episodes), shown)
+                prompts[index] = None if prompt is None else prompt.ids
+        return self._scored(rows, prompts)
+
+    def _routed(
+        self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]
+    ) -> tuple[dict[int, Nats], int]:
+        """Score rollout rows under the turn's skill at a hint's place, else the episode's at a lesson's."""
+        whole = {one.episode: one.lesson for one in lessons}
+        steps = {
+            (one.episode, turn): text
+            for one in lessons
+            for turn, text in zip(one.step_turns, one.step_lessons, strict=True)
+        }
+        prompts: dict[int, Sequence[int] | None] = {}
+        for index, row in enumerate(rows):
+            step, lesson = steps.get((row.episode, row.turn)), whole.get(row.episode)
+            if row.source == "rollout" and (step or lesson):
+                plain = self._plain(row, episodes)
+                prompts[index] = self.prompter.hinted(plain, hint=step, lesson=None if step else lesson)
         return self._scored(rows, prompts)
 
     def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:

@@ -19,6 +19,7 @@ from pivotopd.environments.alfworld.demonstrations import Demonstration, demonst
 from pivotopd.environments.alfworld.environment import AlfworldEnvironment
 from pivotopd.environments.alfworld.games import Game, task_of
 from pivotopd.environments.alfworld.generator import PLAIN, TRAIN_SPLIT, generate_games
+from pivotopd.environments.alfworld.skill_demonstrations import with_made_up_skills
 from pivotopd.environments.alfworld.wording import make_wording, phrases
 from pivotopd.environments.base import Wording
 from pivotopd.errors import ConfigError
@@ -132,7 +133,7 @@ def _rows(
         max_turns=environment.max_turns,
         wording=environment.wording,
     )
-    for demonstration in shown:
+    for demonstration in with_made_up_skills(shown, section.seed, section.skilled_share):
         yield _encoded(demonstration, wording, codec, config)
 
 

@@ -18,7 +18,7 @@ from stages.runner import describe, perform
 from stages.runs import rerun
 from stages.work import Job
 
-STAGES = ("warm_start", *LOOP, "evaluate")
+STAGES = ("warm_start", "skills", *LOOP, "evaluate")
 
 RunOption = Annotated[str, typer.Option("--run", help="Address of the run: ROOT/NAME.")]
 IterationOption = Annotated[
@@ -43,6 +43,12 @@ def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
         raise ConfigError(
             f"there is no stage {stage!r}", where="stage", mend=f"use one of {', '.join(STAGES)}"
         )
+    if stage == "skills":
+        if not plan.with_skills:
+            raise ConfigError(
+                f"method {plan.config.method.name} retrieves no skills", mend="its run has no skill bank"
+            )
+        return plan.skills()
     if iteration is None:
         raise ConfigError(
             f"stage {stage} belongs to an iteration", where="--iteration", mend="give --iteration N"

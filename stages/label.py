@@ -1,4 +1,7 @@
-"""Label: the teacher reads every finished episode and names gold actions. Writes labels and lessons."""
+"""Label: the teacher reads every finished episode and names gold actions. Writes labels and lessons.
+
+For a method with skills written in hindsight it names no action; the lessons are the skills then.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,12 @@ TABLES = (Label, Lesson)
 
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; only a student that teaches draws with the seed."""
-    found = {
+    found: dict[str, Any] = {
         "teacher": config.teacher_reads,
         "environment": config.environment.model_dump(mode="json", include={"engine", "wording", "history"}),
     }
+    if config.method.analysed:
+        found["analysed"] = True
     return {**found, "seed": config.seed} if isinstance(config.teacher, SelfSection) else found
 
 
@@ -41,7 +46,8 @@ def run(work: Work, job: Job) -> Artifact:
     lessons: list[Lesson] = []
     with watch.phase("teach"):
         listed = list(transcripts.values())
-        for done, (transcript, reading) in enumerate(zip(listed, teacher.read(listed), strict=True), start=1):
+        read = teacher.analyse if config.method.analysed else teacher.read
+        for done, (transcript, reading) in enumerate(zip(listed, read(listed), strict=True), start=1):
             labels += labels_of(
                 reading,
                 transcript.turns,

@@ -72,6 +72,18 @@ class Plan:
         """The job that makes the tiny student."""
         return self._job("warm_start", None, self.layout.warm_start, {})
 
+    @property
+    def with_skills(self) -> bool:
+        """The method retrieves skills of a bank."""
+        return self.needs.skill or self.needs.skill_prompts
+
+    def skills(self) -> Job:
+        """The job that makes the skill bank, once a run."""
+        if self.base is not None:
+            return self.base.skills()
+        inputs = {"policy": self.start(), "data": self._data(self.config.environment.train_split)}
+        return self._job("skills", None, self.layout.skills, inputs)
+
     def policy(self, iteration: int) -> Source:
         """The policy that plays an iteration: the start policy, or the previous update's checkpoint."""
         if iteration == 0:
@@ -97,6 +109,8 @@ class Plan:
                 "policy": self.policy(iteration),
                 "data": self._data(self.config.environment.train_split),
             }
+            if self.needs.skill_prompts:
+                inputs["skills"] = self.skills().output
         elif stage == "label":
             inputs = {"rollout": self._output("rollout", iteration)}
             if isinstance(self.config.teacher, SelfSection):
@@ -111,6 +125,10 @@ class Plan:
             inputs = {"policy": self.policy(iteration), "reference": self.start()}
             for earlier in self.stages()[:-1]:
                 inputs[earlier] = self._output(earlier, iteration)
+            if self.needs.skill:
+                inputs["skills"] = self.skills().output
+                if self.config.method.skill_exploration is not None and iteration > 0:
+                    inputs["before"] = self._output("update", iteration - 1)
         return self._job(stage, iteration, self.layout.stage(iteration, stage), inputs)
 
     def evaluate(self, iteration: int) -> Job:

@@ -10,8 +10,9 @@ from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
 from pivotopd.evaluation import summarise_panel
-from pivotopd.records import Episode, Turn
+from pivotopd.records import Episode, Skill, Turn
 from pivotopd.rollout import Origin, Played, Player, training_jobs
+from pivotopd.skills import with_skills
 from stages.metrics import metrics_text
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
@@ -23,7 +24,9 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
     Batch sizes change no result and stay out; so does what chooses the games, since they are an input.
     """
+    skills = {"skills": config.method.prompt_skills} if config.method.prompt_skills else {}
     return {
+        **skills,
         "run": config.name,
         "seed": config.seed,
         "environment": config.environment.model_dump(
@@ -63,6 +66,8 @@ def run(work: Work, job: Job) -> Artifact:
         count=config.rollout.tasks,
         group_size=config.rollout.group_size,
     )
+    if "skills" in job.inputs:
+        jobs = with_skills(jobs, work.input(job, "skills").rows(Skill), config.method.prompt_skills)
     played: list[Played] = []
     with watch.phase("play"):
         for one in player.play(jobs):

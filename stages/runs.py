@@ -106,7 +106,7 @@ def rerun(
         return Work(config, layout, progress), base
     changed = apply_overrides(config, overrides).model_copy(update={"root": layout.root, "name": layout.run})
     work = Work(changed, layout, progress)
-    if stage == "warm_start":
+    if stage in ("warm_start", "skills"):
         return work, Plan(changed, layout)
     first = (iteration, stage) if stage in LOOP and iteration is not None else (sys.maxsize, LOOP[0])
     return work, Plan(changed, layout, base=base, changed_from=first)

@@ -22,19 +22,22 @@ from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import runnable_method
 from pivotopd.models.checkpoint import check_finite, weights_digest
-from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, Turn, Update
+from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, SkillUse, Turn, Update
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.seeds import seed_of
 from stages.ablations import labels_read
 from stages.metrics import metrics_text
+from stages.retrieval import skills_retrieved
 from stages.work import Job, Ledger, Stopwatch, Work
 
-TABLES = (Signal, Advantage, Update)
+TABLES = (Signal, Advantage, Update, SkillUse)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; the micro-batch size changes nothing and stays out."""
+    scores_skills = runnable_method(config.method, config.recovery.depth).needs.skill
     return {
+        **({"skills": config.skills.top} if scores_skills else {}),
         "seed": config.seed,
         "method": config.method.model_dump(mode="json"),
         "update": config.update.model_dump(mode="json", exclude={"micro_batch_tokens", "idle_limit"}),
@@ -53,13 +56,14 @@ def run(work: Work, job: Job) -> Artifact:
     config, watch = work.config, Stopwatch()
     with watch.phase("read"):
         rows, episodes, labels, lessons = _inputs(work, job)
+        retrieved, uses = skills_retrieved(work, job, episodes.values())
         engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
     method = runnable_method(config.method, config.recovery.depth)
     ledgers = [Ledger(one) for one in ([engine] if reference is engine else [engine, reference])]
     with watch.phase("score"):
         prompter = work.prompter(job.inputs["policy"])
         scored = Signaller(prompter, engine, reference, method.needs).score(
-            rows, labels, lessons, _winners(episodes)
+            rows, labels, lessons, _winners(episodes), retrieved
         )
     with watch.phase("advantages"):
         penalty = config.update.invalid_penalty
@@ -83,6 +87,7 @@ def run(work: Work, job: Job) -> Artifact:
         hints_too_long=scored.hints_too_long,
         lessons_too_long=scored.lessons_too_long,
         peers_too_long=scored.peers_too_long,
+        skills_too_long=scored.skills_too_long,
     )
     metrics = {**_signal_metrics(rows, scored, advantages), **_step_metrics(reports)}
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
@@ -92,6 +97,8 @@ def run(work: Work, job: Job) -> Artifact:
             Advantage, [_advantage(*parts) for parts in zip(rows, method_rows, advantages, strict=True)]
         )
         writer.write_rows(Update, updates)
+        if uses is not None:
+            writer.write_rows(SkillUse, uses)
         writer.write_log("metrics.json", metrics_text(metrics))
         return writer.publish(counts=counts, seconds=watch.seconds, notes={"weights": weights})
 

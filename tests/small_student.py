@@ -24,9 +24,14 @@ PLAYS = 24
 """Demonstrations of each of them."""
 
 
-def small_student() -> Path:
-    """Return the student's folder; of several processes one makes it and the others wait."""
-    key = sha256((code_digest("pivotopd.warm_start") + Path(__file__).read_text()).encode()).hexdigest()[:16]
+def small_student(skilled_share: float = 0.0) -> Path:
+    """Return the student's folder; of several processes one makes it and the others wait.
+
+    Args:
+        skilled_share: Share of its demonstrations with skills in the prompt.
+    """
+    made_by = f"{code_digest('pivotopd.warm_start')} {Path(__file__).read_text()} {skilled_share}"
+    key = sha256(made_by.encode()).hexdigest()[:16]
     folder = ROOT / ".cache" / "tests" / f"student-{key}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "student.lock").open("w") as lock:
@@ -34,17 +39,18 @@ def small_student() -> Path:
         if not folder.is_dir():
             half = folder.with_name(f"half-{os.getpid()}")
             shutil.rmtree(half, ignore_errors=True)
-            _make(half)
+            _make(half, skilled_share)
             half.rename(folder)
     return folder
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, skilled_share: float) -> None:
     import numpy as np
 
     from pivotopd.config import TinyStudent
     from pivotopd.environments.alfworld.demonstrations import demonstrations
     from pivotopd.environments.alfworld.generator import PLAIN, TRAIN_SPLIT, generate_games
+    from pivotopd.environments.alfworld.skill_demonstrations import with_made_up_skills
     from pivotopd.environments.alfworld.wording import make_wording, phrases
     from pivotopd.imitation import ImitationPlan, ImitationRow, imitate
     from pivotopd.models.checkpoint import make_policy, save_policy
@@ -60,7 +66,9 @@ def _make(folder: Path) -> None:
             np.array(policy.codec.encode_response(one.response), dtype=np.int32),
         )
         for seed in range(PLAYS)
-        for one in demonstrations(games, seed, hinted_share=0.25, history=3, max_turns=12)
+        for one in with_made_up_skills(
+            demonstrations(games, seed, hinted_share=0.25, history=3, max_turns=12), seed, skilled_share
+        )
     ]
     imitate(policy.model, rows, ImitationPlan(STEPS, 16, 1e-2, 0.0, 0))
     save_policy(policy, folder)
@@ -82,6 +90,7 @@ def small_config(root: Path, student: Path, **changes: object) -> RunConfig:
         "student": {"kind": "pretrained", "path": str(student)},
         "rollout": {"tasks": 2, "group_size": 3, "prompt_tokens": 256, "response_tokens": 48},
         "recovery": {"depth": 1, "limit": 4},
+        "skills": {"episodes": 12, "entries": 9},
         "update": {"learning_rate": 1e-4, "mini_batch_rows": 32, "micro_batch_tokens": 1024},
         "evaluation": {"every": 0, "tasks": 1, "recovery_mistakes": 1, "recovery_replays": 1},
     }

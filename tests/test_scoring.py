@@ -307,3 +307,59 @@ def test_actions_are_marked_only_for_methods_that_ask_and_only_in_the_rollout(ca
         inside = [token for token, kept in zip(row.response_ids, signal.action_mask, strict=True) if kept]
         assert play.codec().decode(inside)[0] == row.action
     assert all(signal.action_mask is None for signal in scored(case)[0].signals)
+
+
+# ---------------------------------------------------------------------- skills
+
+
+def test_rollout_rows_are_scored_with_their_skills_in_front(case: Case, policy: TransformersEngine) -> None:
+    skills = {"e": ("open first", "look"), "won": ()}
+    needs = Needs(skill=True)
+    found = Signaller(play.prompter(), policy, policy, needs).score(case.rows, case.labels, skills=skills)
+    assert has(found.signals, "skill_nats") == [("rollout", "e", turn) for turn in range(8)]
+    for row, signal in zip(case.rows, found.signals, strict=True):
+        if signal.skill_nats is not None:
+            text = "<skill> open first\n<skill> look\n" + play.codec().decode(row.prompt_ids)[0]
+            ids = play.codec().encode_prompt(text)
+            (expected,) = policy.score([ScoreRequest(ids, row.response_ids)])
+            np.testing.assert_allclose(signal.skill_nats, expected, atol=1e-4)
+            assert np.abs(np.array(signal.skill_nats) - np.array(signal.plain_nats)).max() > 1e-3
+    one = Counting(-1.0)
+    other = Signaller(play.prompter(), one, one, Needs()).score(case.rollout, [], skills=skills)
+    assert has(other.signals, "skill_nats") == []
+
+
+def test_skills_that_do_not_fit_are_skipped_and_counted(case: Case) -> None:
+    limit = max(len(row.prompt_ids) for row in case.rollout)
+    long = "\u007f" * (limit + HINT_TOKENS)
+    one = Counting(-1.0)
+    signaller = Signaller(play.prompter(prompt_tokens=limit), one, one, Needs(skill=True))
+    found = signaller.score(case.rollout, [], skills={"e": (long, "look"), "won": ("look", long)})
+    assert found.skills_too_long == 8
+    assert {episode for _, episode, _ in has(found.signals, "skill_nats")} == {"won"}
+    assert all(len(request.prompt_ids) <= limit + HINT_TOKENS for request in one.asked)
+
+
+def test_a_turn_has_its_own_skill_or_the_episode_s(case: Case, policy: TransformersEngine) -> None:
+    steps = ((3, "open fridge 1"), (5, "look"), (99, "no such turn"))
+    lessons = [
+        replace(case.lessons[0], step_turns=[turn for turn, _ in steps], step_lessons=[s for _, s in steps])
+    ]
+    found = Signaller(play.prompter(), policy, policy, Needs(routed_skill=True)).score(case.rows, [], lessons)
+    assert has(found.signals, "skill_nats") == [("rollout", "e", turn) for turn in range(8)]
+    assert has(found.signals, "lesson_nats") == []
+    for row, signal in zip(case.rows, found.signals, strict=True):
+        if signal.skill_nats is None:
+            continue
+        text = play.codec().decode(row.prompt_ids)[0]
+        task, _, rest = text.partition("\n")
+        step = dict(steps).get(row.turn)
+        shown = f"{text}\n<hint>{step}" if step else f"{task}\n<lesson> {LESSON}\n{rest}"
+        (expected,) = policy.score([ScoreRequest(play.codec().encode_prompt(shown), row.response_ids)])
+        np.testing.assert_allclose(signal.skill_nats, expected, atol=1e-4)
+    long = "\u007f" * 5000
+    found = Signaller(play.prompter(), policy, policy, Needs(routed_skill=True)).score(
+        case.rollout, [], [replace(lessons[0], lesson=long)]
+    )
+    assert found.skills_too_long == 6
+    assert [turn for _, _, turn in has(found.signals, "skill_nats")] == [3, 5]

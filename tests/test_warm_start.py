@@ -50,3 +50,10 @@ def test_the_full_prompt_is_refused() -> None:
 def test_responses_must_fit() -> None:
     with pytest.raises(ConfigError, match="demonstrated response has"):
         warm_start(_config(rollout={"response_tokens": 4}))
+
+
+def test_a_share_of_the_demonstrations_shows_skills_and_says_the_same() -> None:
+    _, plain = warm_start(_config())
+    _, shown = warm_start(_config(warm_start={**SMALL["warm_start"], "skilled_share": 1.0}))
+    assert shown.prompt_tokens > plain.prompt_tokens + 7  # at least one mark, spelled in bytes
+    assert (shown.demonstrations, shown.response_tokens) == (plain.demonstrations, plain.response_tokens)

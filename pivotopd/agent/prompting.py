@@ -17,7 +17,7 @@ from pivotopd.models.base import Codec
 from pivotopd.records import Turn
 
 HINT_TOKENS = 256
-"""Tokens by which a hinted prompt may pass the prompt limit."""
+"""Tokens by which a prompt with a hint, a lesson or skills may pass the prompt limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,11 @@ class Prompter:
         turn: int,
         observation: str,
         admissible: tuple[str, ...] | None,
+        skills: tuple[str, ...] = (),
     ) -> Prompt | None:
         """Return the unprivileged prompt of a turn, or None when it is too long even without history.
+
+        Skills change nothing else: the history is the one that fits without them.
 
         Args:
             instruction: The task.
@@ -62,16 +65,30 @@ class Prompter:
             turn: Index of the turn.
             observation: Current observation.
             admissible: Admissible actions, or None.
+            skills: Skills that training prompts hold; those that do not fit are left out.
         """
         kept = tuple(pairs[-self.history :]) if self.history else ()
         while True:
             view = View(instruction, kept, turn, observation, admissible)
             ids = self.codec.encode_prompt(self.wording.prompt(view))
             if len(ids) <= self.prompt_tokens:
-                return Prompt(ids, view)
+                prompt = Prompt(ids, view)
+                return self.skilled(prompt, skills) or prompt
             if not kept:
                 return None
             kept = kept[1:]
+
+    def skilled(self, prompt: Prompt, skills: tuple[str, ...]) -> Prompt | None:
+        """Return the same prompt with skills in front of the task, the last ones left out until it fits.
+
+        None where not even one fits, or there is none.
+        """
+        for count in range(len(skills), 0, -1):
+            view = replace(prompt.view, skills=skills[:count])
+            ids = self.codec.encode_prompt(self.wording.prompt(view))
+            if len(ids) <= self.prompt_tokens + HINT_TOKENS:
+                return Prompt(ids, view)
+        return None
 
     def rebuilt(self, turns: Sequence[Turn], index: int) -> Prompt:
         """Return the unprivileged prompt of a recorded turn, with its view.

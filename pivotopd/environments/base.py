@@ -119,6 +119,8 @@ class View:
         hint: Action named by a privileged hint, empty for a hint that only asks to reflect, or None. Never
             set in a training prompt.
         lesson: Privileged lesson of the episode, or None. Never set in a training prompt.
+        skills: Skills of a bank, shown in front of the task. In training prompts only where the method
+            trains on them.
     """
 
     instruction: str
@@ -128,6 +130,7 @@ class View:
     admissible: tuple[str, ...] | None
     hint: str | None = None
     lesson: str | None = None
+    skills: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class Wording(Protocol):
     """An environment's text: what the student reads and how its reply is read."""
 
     def prompt(self, view: View) -> str:
-        """Render a view as one user message, hint and lesson at their places when the view has them."""
+        """Render a view as one user message, hint, lesson and skills at their places when it has them."""
         ...
 
     def parse(self, response: str) -> Reply:
@@ -170,8 +173,13 @@ class Wording(Protocol):
         """Tell whether a recovery response mentions its hint (paper App. B)."""
         ...
 
-    def privileged(self, prompt: str) -> bool:
-        """Tell whether a prompt holds a privileged marker, so it must not be trained on."""
+    def privileged(self, prompt: str, *, skills_allowed: bool = False) -> bool:
+        """Tell whether a prompt holds a privileged marker, so it must not be trained on.
+
+        Args:
+            prompt: A rendered prompt.
+            skills_allowed: The method trains on prompts with skills: their marker is none then.
+        """
         ...
 
 
@@ -228,6 +236,17 @@ class TeacherWording(Protocol):
         """Ask for the single best next action in what the student sees: the view and nothing else."""
         ...
 
+    def analysis_prompt(self, episode: PlayedEpisode, max_steps: int) -> str:
+        """Ask for the skill that an episode teaches as a whole, and for at most ``max_steps`` single turns.
+
+        The reply is a JSON object with ``episode_summary``, ``episode_skill`` and ``step_skills``.
+        """
+        ...
+
+    def skill_prompt(self, episode: PlayedEpisode) -> str:
+        """Ask for one reusable skill that an episode teaches; the reply is a JSON object with ``skill``."""
+        ...
+
 
 class TaskOracle(Protocol):
     """Exact knowledge of one task, for the oracle teacher and for diagnosis. Never used by a student."""
@@ -272,6 +291,13 @@ class Environment(Protocol):
 
     def data_fingerprint(self, split: str) -> str:
         """Return a hash over the ids and contents of a split's tasks."""
+        ...
+
+    def distil(self, episode: PlayedEpisode) -> str | None:
+        """Return a short skill by fixed rules: what a won episode did, or what a lost one should avoid.
+
+        The same episode gives the same line. None where it teaches nothing.
+        """
         ...
 
     def oracle(self, task: Task) -> TaskOracle:

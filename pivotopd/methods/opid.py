@@ -29,7 +29,7 @@ class Opid(Method):
     """Outcome advantage and a small distillation advantage."""
 
     def __init__(self, section: OpidMethod) -> None:
-        self.needs = Needs(routed_skill=True)
+        self.needs = Needs(labels=True, routed_skill=True)
         self._section = section
 
     def advantages(self, rows: Sequence[Row], iteration: int) -> list[TokenAdvantage]:

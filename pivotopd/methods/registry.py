@@ -78,9 +78,6 @@ ENTRIES: Mapping[type[sections.Settings], Entry] = {
 """Every method, by its section."""
 
 MISSING: Mapping[str, str] = {
-    "skill": "scores under a skill of the skill bank",
-    "routed_skill": "scores under the skills of an analyser",
-    "skill_prompts": "training prompts with skills of the skill bank",
     "larger_teacher": "token scores of a larger teacher",
     "depth_cut": "rollouts cut at the method's depth",
 }

@@ -34,6 +34,21 @@ class MethodSettings(Section):
         """Whether hints name an action."""
         return "action"
 
+    @property
+    def prompt_skills(self) -> int:
+        """Most skills of the bank in a training prompt."""
+        return 0
+
+    @property
+    def skill_exploration(self) -> float | None:
+        """Constant c of UCB, which retrieves a skill an episode; None retrieves a task type's first."""
+        return None
+
+    @property
+    def analysed(self) -> bool:
+        """The teacher writes skills for each finished episode, instead of gold actions."""
+        return False
+
 
 class OutcomeMethod(MethodSettings):
     """Base of the methods with a group-relative outcome advantage."""
@@ -232,6 +247,11 @@ class SkillGrpoMethod(OutcomeMethod):
     skills: Count = 6
     """Skills in a training prompt."""
 
+    @property
+    def prompt_skills(self) -> int:
+        """Most skills of the bank in a training prompt."""
+        return self.skills
+
 
 class OpidMethod(OutcomeMethod):
     """OPID: outcome, and the log-ratio under a skill that an analyser wrote for the turn or the episode."""
@@ -241,6 +261,11 @@ class OpidMethod(OutcomeMethod):
     weight: NonNegative = 0.001
     """Weight of the log-ratio, the same for both kinds of skill."""
 
+    @property
+    def analysed(self) -> bool:
+        """The teacher writes skills for each finished episode, instead of gold actions."""
+        return True
+
 
 class SkillSdMethod(OutcomeMethod):
     """Skill-SD: outcome, and a reverse KL to the self-teacher with one retrieved skill."""
@@ -249,6 +274,13 @@ class SkillSdMethod(OutcomeMethod):
     """Marks this method."""
     weight: NonNegative = 0.001
     """lambda: weight of the KL term; 0.01 is too strong by its paper."""
+    exploration: NonNegative = 1.0
+    """c of the retrieval by UCB, where a won episode has reward 1 and another 0."""
+
+    @property
+    def skill_exploration(self) -> float | None:
+        """Constant c of UCB."""
+        return self.exploration
 
 
 Settings = (

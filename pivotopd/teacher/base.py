@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pivotopd.environments.base import Task, View
+from pivotopd.environments.base import PlayedEpisode, PlayedTurn, Task, View
 from pivotopd.records import Episode, Turn
 
 
@@ -21,6 +21,18 @@ class Transcript:
     task: Task
     episode: Episode
     turns: Sequence[Turn]
+
+
+def told(transcript: Transcript) -> PlayedEpisode:
+    """Return an episode with at least one turn as prompts and distillers read it."""
+    turns = transcript.turns
+    return PlayedEpisode(
+        instruction=turns[0].instruction,
+        won=transcript.episode.won,
+        termination=transcript.episode.termination,
+        turns=tuple(PlayedTurn(turn.observation, turn.action, turn.committed) for turn in turns),
+        last_observation=turns[-1].next_observation,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,17 @@ class Teacher(Protocol):
         """Return one reading an episode, in order."""
         ...
 
+    def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode, in order: its lesson is the episode's skill, written in hindsight.
+
+        Its step lessons are the skills of single turns; it names no candidates.
+        """
+        ...
+
     def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
         """Return the resolved next action of each query, or None where none can be named."""
+        ...
+
+    def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
+        """Return one skill an episode, on one line, or None where there is none."""
         ...

@@ -7,25 +7,30 @@ once more; then its episode has no signal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from pivotopd.environments.base import Environment, PlayedEpisode, PlayedTurn
+from pivotopd.environments.base import Environment
 from pivotopd.errors import TeacherError
 from pivotopd.records import Turn
-from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
+from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 from pivotopd.teacher.chat import Answer, Ask, Chat
 from pivotopd.teacher.replies import (
     LABEL_SCHEMA,
     LabelReply,
     Unreadable,
+    read_analysis_reply,
     read_label_reply,
     read_query_reply,
+    read_skill_reply,
     well_formed,
 )
 from pivotopd.teacher.resolution import resolve
 
 _AGAIN = "\n\nAn earlier answer to this could not be used: {reason}. Keep to the form exactly."
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -71,15 +76,32 @@ class LlmTeacher:
         Raises:
             TeacherError: Not one request of this teacher has been answered.
         """
+        return self._readings(transcripts, self._label_ask, read_label_reply)
+
+    def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return one reading an episode, with the skills that it teaches; as for :meth:`read`.
+
+        Raises:
+            TeacherError: Not one request of this teacher has been answered.
+        """
+        readings = self._readings(transcripts, self._analysis_ask, read_analysis_reply)
+        return [replace(one, step_lessons=one.step_lessons[: self.max_candidates]) for one in readings]
+
+    def _readings(
+        self,
+        transcripts: Sequence[Transcript],
+        ask_of: Callable[[Transcript], Ask],
+        read: Callable[[str], LabelReply],
+    ) -> list[Reading]:
         listed = [transcript for transcript in transcripts if transcript.turns]
-        asks = [self._label_ask(transcript) for transcript in listed]
+        asks = [ask_of(transcript) for transcript in listed]
         answers = self._ask(asks)
-        found = [self._label_reply(answer) for answer in answers]
+        found = [self._parsed(answer, read) for answer in answers]
         again = [index for index, reply in enumerate(found) if isinstance(reply, Unreadable)]
         repeated = self._ask([_again(asks[index], found[index]) for index in again])
         for index, answer in zip(again, repeated, strict=True):
             if answer.text is not None:  # else the first reply remains, with its reason
-                answers[index], found[index] = answer, self._label_reply(answer)
+                answers[index], found[index] = answer, self._parsed(answer, read)
         readings = {
             transcript.episode.episode: self._reading(transcript, answer, reply)
             for transcript, answer, reply in zip(listed, answers, found, strict=True)
@@ -94,12 +116,31 @@ class LlmTeacher:
             TeacherError: Not one request of this teacher has been answered.
         """
         asks = [Ask(self.environment.teacher_wording.query_prompt(query.view)) for query in queries]
-        found = [self._query_reply(answer) for answer in self._ask(asks)]
+        found = [self._parsed(answer, read_query_reply) for answer in self._ask(asks)]
         again = [index for index, reply in enumerate(found) if isinstance(reply, Unreadable)]
         repeated = self._ask([_again(asks[index], found[index]) for index in again])
         for index, answer in zip(again, repeated, strict=True):
-            found[index] = self._query_reply(answer)
+            found[index] = self._parsed(answer, read_query_reply)
         return [self._next(query, reply) for query, reply in zip(queries, found, strict=True)]
+
+    def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
+        """Return one skill an episode; None where there is no turn, no reply, or none that can be read.
+
+        Raises:
+            TeacherError: Not one request of this teacher has been answered.
+        """
+        places = [place for place, one in enumerate(transcripts) if one.turns]
+        wording = self.environment.teacher_wording
+        asks = [Ask(wording.skill_prompt(told(transcripts[place]))) for place in places]
+        replies = [self._parsed(answer, read_skill_reply) for answer in self._ask(asks)]
+        again = [index for index, reply in enumerate(replies) if isinstance(reply, Unreadable)]
+        repeated = self._ask([_again(asks[index], replies[index]) for index in again])
+        for index, answer in zip(again, repeated, strict=True):
+            replies[index] = self._parsed(answer, read_skill_reply)
+        found: list[str | None] = [None] * len(transcripts)
+        for place, reply in zip(places, replies, strict=True):
+            found[place] = reply if isinstance(reply, str) else None
+        return found
 
     def _ask(self, asks: Sequence[Ask]) -> list[Answer]:
         answers = self.chat.ask(asks) if asks else []
@@ -114,28 +155,23 @@ class LlmTeacher:
         return answers
 
     def _label_ask(self, transcript: Transcript) -> Ask:
-        wording, episode = self.environment.teacher_wording, _played(transcript)
+        wording, episode = self.environment.teacher_wording, told(transcript)
         return Ask(
             wording.label_prompt(episode, self.max_candidates, "blocks"),
             wording.label_prompt(episode, self.max_candidates, "json"),
             LABEL_SCHEMA,
         )
 
-    def _label_reply(self, answer: Answer) -> LabelReply | Unreadable | None:
+    def _analysis_ask(self, transcript: Transcript) -> Ask:
+        wording = self.environment.teacher_wording
+        return Ask(wording.analysis_prompt(told(transcript), self.max_candidates))
+
+    def _parsed(self, answer: Answer, read: Callable[[str], T]) -> T | Unreadable | None:
         """Return the reply, what is wrong with it, or None where there is none."""
         if answer.text is None:
             return None
         try:
-            return read_label_reply(answer.text)
-        except Unreadable as reason:
-            self._unreadable += 1
-            return reason
-
-    def _query_reply(self, answer: Answer) -> str | Unreadable | None:
-        if answer.text is None:
-            return None
-        try:
-            return read_query_reply(answer.text)
+            return read(answer.text)
         except Unreadable as reason:
             self._unreadable += 1
             return reason
@@ -184,14 +220,3 @@ def _again(ask: Ask, reason: object) -> Ask:
     added = _AGAIN.format(reason=reason)
     json_prompt = None if ask.json_prompt is None else ask.json_prompt + added
     return replace(ask, prompt=ask.prompt + added, json_prompt=json_prompt)
-
-
-def _played(transcript: Transcript) -> PlayedEpisode:
-    turns = transcript.turns
-    return PlayedEpisode(
-        instruction=turns[0].instruction,
-        won=transcript.episode.won,
-        termination=transcript.episode.termination,
-        turns=tuple(PlayedTurn(turn.observation, turn.action, turn.committed) for turn in turns),
-        last_observation=turns[-1].next_observation,
-    )

@@ -8,13 +8,13 @@ restricts that action to what the student's own prompt shows, so that the studen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pivotopd.environments.base import Environment, TaskOracle, View
 from pivotopd.environments.replay import reach
 from pivotopd.errors import ConfigError, EnvironmentFault, SearchLimit
 from pivotopd.records import Turn
-from pivotopd.teacher.base import Candidate, Query, Reading, Transcript
+from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 
 
 @dataclass
@@ -68,6 +68,25 @@ class OracleTeacher:
     def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
         """Return the best next action of each query."""
         return [self._next(query) for query in queries]
+
+    def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Return skills by fixed rules: the environment's for the episode, a best action at each mistake."""
+        skills = self.distil(transcripts)
+        return [
+            replace(
+                reading,
+                candidates=(),
+                lesson=skill,
+                step_lessons=tuple(
+                    (one.turn, one.gold_action) for one in reading.candidates if one.gold_action
+                ),
+            )
+            for reading, skill in zip(self.read(transcripts), skills, strict=True)
+        ]
+
+    def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
+        """Return the skill that the environment's fixed rules find in each episode."""
+        return [self.environment.distil(told(one)) if one.turns else None for one in transcripts]
 
     def _next(self, query: Query) -> str | None:
         state = _stored(query.snapshot)

@@ -18,6 +18,8 @@ LONGEST: Final = 200_000
 """Characters beyond which a reply is not read: replies are bounded by `teacher.reply_tokens`."""
 ACTION_CHARACTERS: Final = 300
 """Characters that an action may have."""
+SKILL_CHARACTERS: Final = 600
+"""Characters that a skill may have; it shares the extra tokens of a prompt with others."""
 
 _KEYS: Final = ("episode_lesson", "episode_summary", "step_lessons", "correct_actions")
 _INDEX: Final = re.compile(r"[^0-9-]{0,16}([0-9]{1,6})\D{0,16}")
@@ -146,6 +148,70 @@ def read_query_reply(text: str) -> str:
     if bare and len(bare) <= ACTION_CHARACTERS and "\n" not in bare and "<" not in bare:
         return _action(bare)
     raise Unreadable("the reply holds no action block")
+
+
+def read_analysis_reply(text: str) -> LabelReply:
+    """Read an analysis: the skills stand where a labelling reply has its lessons, and no action is named.
+
+    Raises:
+        Unreadable: No JSON object has a skill; the only error that is raised, whatever the text.
+    """
+    if not text.strip():
+        raise Unreadable("the reply is empty")
+    if len(text) > LONGEST:
+        raise Unreadable(f"the reply has {len(text)} characters")
+    for part in _parts(text):
+        found = [
+            reply for one in objects(part, ("episode_skill", "step_skills")) if (reply := _analysis(one))
+        ]
+        if found:
+            return found[-1]
+    raise Unreadable("the reply holds no JSON object with a skill")
+
+
+def _analysis(found: dict[str, Any]) -> LabelReply | None:
+    """Return one object's skills, each turn once; None where it has none that may be shown."""
+    named = found.get("step_skills")
+    if isinstance(named, list):
+        named = [{**one, "lesson": one.get("skill")} if isinstance(one, dict) else one for one in named]
+    try:
+        reply = LabelReply.model_validate(
+            {
+                "episode_summary": found.get("episode_summary"),
+                "episode_lesson": found.get("episode_skill"),
+                "step_lessons": named,
+            }
+        )
+    except ValidationError:
+        return None
+    steps: dict[int, str] = {}
+    for step, sentence in reply.step_lessons:
+        if len(sentence) <= SKILL_CHARACTERS:
+            steps.setdefault(step, sentence)
+    lesson = reply.episode_lesson
+    lesson = lesson if lesson is not None and len(lesson) <= SKILL_CHARACTERS else None
+    if lesson is None and not steps:
+        return None
+    return reply.model_copy(update={"episode_lesson": lesson, "step_lessons": tuple(steps.items())})
+
+
+def read_skill_reply(text: str) -> str:
+    """Read a skill: of several JSON objects that hold one, the last.
+
+    Raises:
+        Unreadable: There is none, or it is longer than a skill may be.
+    """
+    if not text.strip():
+        raise Unreadable("the reply is empty")
+    if len(text) > LONGEST:
+        raise Unreadable(f"the reply has {len(text)} characters")
+    for part in _parts(text):
+        found = [skill for one in objects(part, ("skill",)) if (skill := _text(one.get("skill")))]
+        if found and len(found[-1]) > SKILL_CHARACTERS:
+            raise Unreadable(f"the skill has {len(found[-1])} characters, at most {SKILL_CHARACTERS} may be")
+        if found:
+            return found[-1]
+    raise Unreadable("the reply holds no JSON object with a skill")
 
 
 def well_formed(text: str) -> str:

@@ -102,3 +102,33 @@ def test_a_recorded_turn_gives_its_prompt_again_or_is_refused() -> None:
         assert len(prompt.view.history) == min(index, play.HISTORY)
     with pytest.raises(ArtifactError, match=rf"turn {index} cannot be rebuilt"):
         play.prompter(history=play.HISTORY - 1).rebuilt(one.turns, index)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_skills_that_do_not_fit_are_left_out_from_the_last_and_cost_no_history(form: PromptForm) -> None:
+    past = [("You are here.", "look"), ("You see.", "go to shelf 1")]
+    plain = play.prompter(form).plain(TASK, past, 2, SEEN, ACTIONS)
+    assert plain is not None
+    exact = play.prompter(form, prompt_tokens=len(plain.ids))
+    large = "\u007f" * (HINT_TOKENS // 2)  # one token a byte
+    for skills, kept in (
+        (("open",), 1), (("open", large), 2), (("open", large, large, "look"), 2), ((large, large), 1),
+        ((large + large, "look"), 0), ((), 0),
+    ):  # fmt: skip
+        shown = exact.plain(TASK, past, 2, SEEN, ACTIONS, skills)
+        assert shown is not None
+        assert len(shown.view.skills) == kept
+        assert shown.view == replace(plain.view, skills=skills[: len(shown.view.skills)])
+        assert len(shown.ids) <= len(plain.ids) + HINT_TOKENS
+        assert exact.skilled(plain, skills) == (shown if shown.view.skills else None)
+
+
+def test_a_turn_that_was_played_with_skills_is_not_rebuilt_without_them() -> None:
+    task = play.environment().tasks("valid")[0]
+    (job,) = play.jobs_of([task])
+    (one,) = play.player(play.wander).play([replace(job, skills=("open", "look"))])
+    (without,) = play.player(play.wander).play([job])
+    text = play.codec().decode(one.turns[0].prompt_ids)[0]
+    assert text == "<skill> open\n<skill> look\n" + play.codec().decode(without.turns[0].prompt_ids)[0]
+    with pytest.raises(ArtifactError, match="turn 0 cannot be rebuilt"):
+        play.prompter().rebuilt(one.turns, 0)

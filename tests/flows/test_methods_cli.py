@@ -21,9 +21,11 @@ from pivotopd.methods.registry import ENTRIES, MISSING, make_method, missing_sig
 from pivotopd.records import Advantage, Signal, Turn, Update
 from tests.conftest import ROOT
 from tests.flows.runs import train
-from tests.small_student import small_config
+from tests.small_student import small_config, small_student
 
-READY = ("pivotopd", "grpo", "pivotrl", "stepopsd")
+SKILLED = ("opsd", "rlsd", "sdar", "agentopsd", "skill_sd")
+READY = ("pivotopd", "grpo", "pivotrl", "stepopsd", *SKILLED, "skill_grpo", "opid")
+AUXILIARY = ("sdar", "skill_sd")
 NAMES = [entry.name for entry in ENTRIES.values()]
 
 
@@ -110,6 +112,8 @@ def type_of(name: str) -> type[sections.Settings]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_path: Path) -> None:
+    if name == "skill_grpo":  # a student that has never seen skills cannot play on its prompts
+        student = small_student(skilled_share=0.4)
     # long and many enough that some episodes of one task are won and others not
     config = small_config(
         tmp_path / "root",
@@ -129,10 +133,14 @@ def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_
     assert len({one.manifest.notes["weights"] for one in updates}) == 2
     for update in updates:
         assert update.manifest.counts["signal_rows"] > 0
-        assert all(step.auxiliary_loss == 0.0 for step in update.rows(Update))
+        steps = [step for step in update.rows(Update) if not step.skipped]
+        assert all((step.auxiliary_loss != 0.0) == (name in AUXILIARY) for step in steps)
     signals = [signal for update in updates for signal in update.rows(Signal)]
     advantages = [one for update in updates for one in update.rows(Advantage)]
     assert any(signal.peer_nats is not None for signal in signals) == (name == "stepopsd")
+    assert any(signal.skill_nats is not None for signal in signals) == (name in (*SKILLED, "opid"))
+    banks = sum(one.manifest.stage == "skills" for one in found)
+    assert banks == (name in SKILLED or name == "skill_grpo"), "one a run"
     assert any(signal.action_mask is not None for signal in signals) == (name == "stepopsd")
     assert any(one.manifest.stage == "recover" for one in found) == (name == "pivotopd")
     if name == "stepopsd":

@@ -102,8 +102,8 @@ def test_ablations_of_recovery_leave_rollout_and_label(setting: str) -> None:
 
 
 def test_a_method_that_lacks_a_signal_has_no_plan() -> None:
-    with pytest.raises(ConfigError, match="opsd cannot run yet: it needs scores under a skill"):
-        plan_of(["method=opsd"]).stages()
+    with pytest.raises(ConfigError, match="sod cannot run yet: it needs token scores"):
+        plan_of(["method=sod"]).stages()
 
 
 @pytest.mark.parametrize("name", ["grpo", "pivotrl", "stepopsd"])
@@ -165,6 +165,55 @@ def test_grpo_neither_labels_nor_recovers() -> None:
     assert plan.stages() == ("rollout", "update")
     assert set(plan.job("update", 0).inputs) == {"policy", "reference", "rollout"}
     assert plan.job("rollout", 0).digest == plan_of().job("rollout", 0).digest, "both play the same first"
+
+
+def skill_digests(method: str, *overrides: str) -> dict[str, str]:
+    plan = plan_of([f"method={method}", *overrides])
+    found = {"skills": plan.skills().digest} if plan.with_skills else {}
+    return found | {f"{stage} {i}": plan.job(stage, i).digest for i in (0, 1) for stage in plan.stages()}
+
+
+SKILLED = ("opsd", "rlsd", "sdar", "agentopsd", "skill_sd")
+
+
+@pytest.mark.parametrize("override", ["skills.episodes=3", "skills.entries=3", "skills.top=3"])
+def test_skills_change_nothing_where_none_are_read(override: str) -> None:
+    assert changed_by(override) == set()
+    assert skill_digests("grpo") == skill_digests("grpo", override)
+    assert "skills" not in skill_digests("grpo")
+
+
+@pytest.mark.parametrize("method", [*SKILLED, "skill_grpo"])
+@pytest.mark.parametrize("override", ["skills.entries=3", "teacher.informed=false"])
+def test_the_bank_is_in_the_digest_of_what_reads_it(method: str, override: str) -> None:
+    before, after = skill_digests(method), skill_digests(method, override)
+    first = set() if method == "skill_grpo" else {"rollout 0"}
+    assert {name for name in before if before[name] == after[name]} == first
+    reader = "rollout" if method == "skill_grpo" else "update"
+    plan = plan_of([f"method={method}"])
+    for iteration in (0, 1):
+        assert plan.job(reader, iteration).inputs["skills"] == plan.skills().output
+
+
+def test_skills_written_in_hindsight_are_the_label_stage_s_and_need_no_bank() -> None:
+    plan = plan_of(["method=opid"])
+    assert plan.stages() == ("rollout", "label", "update")
+    assert not plan.with_skills
+    assert plan.job("label", 0).inputs == plan_of().job("label", 0).inputs
+    assert plan.job("label", 0).digest != plan_of().job("label", 0).digest
+
+
+def test_how_many_skills_are_shown_leaves_the_bank() -> None:
+    before, after = skill_digests("opsd"), skill_digests("opsd", "skills.top=3")
+    assert {name for name in before if before[name] == after[name]} == {"skills", "rollout 0"}
+    before, after = skill_digests("skill_grpo"), skill_digests("skill_grpo", "method.skills=3")
+    assert {name for name in before if before[name] == after[name]} == {"skills"}
+
+
+def test_a_rerun_keeps_the_bank_of_the_run() -> None:
+    base = plan_of(["method=opsd"])
+    rerun = plan_of(["method=opsd", "skills.entries=3"], base, changed_from=(1, "update"))
+    assert rerun.job("update", 1).inputs["skills"] == base.skills().output
 
 
 def test_without_recovery_and_prevention_fewer_stages_are_needed() -> None:

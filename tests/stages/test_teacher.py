@@ -17,8 +17,7 @@ from pivotopd.config_files import apply_overrides
 from pivotopd.environments.base import View
 from pivotopd.errors import TeacherError
 from pivotopd.records import Chain, Label, Lesson, Signal, Turn
-from pivotopd.teacher.base import Query, Reading, Transcript
-from pivotopd.teacher.llm import _played
+from pivotopd.teacher.base import Query, Reading, Transcript, told
 from pivotopd.teacher.oracle import OracleTeacher, view_of
 from stages.runs import find_run, rerun
 from stages.transcripts import transcripts_of
@@ -89,7 +88,7 @@ def answers_of(run: StoredRun) -> dict[str, str]:
     )
     wording, found = environment.teacher_wording, dict[str, str]()
     for one, reading in zip(transcripts, oracle.read(transcripts), strict=True):
-        found[wording.label_prompt(_played(one), 5, "blocks")] = label_answer(reading)
+        found[wording.label_prompt(told(one), 5, "blocks")] = label_answer(reading)
         for turn in one.turns:
             view = seen(one, turn, history)
             (best,) = oracle.next_actions([Query(one.task, view, turn.snapshot)])

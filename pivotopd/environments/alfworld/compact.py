@@ -17,6 +17,7 @@ from pivotopd.environments.base import View
 
 _HINT_MARK: Final = "<hint>"
 _LESSON_MARK: Final = "<lesson>"
+_SKILL_MARK: Final = "<skill>"
 _GO: Final = "go to "
 _TASK: Final = "Your task is to: "
 
@@ -54,11 +55,12 @@ class CompactWording(ReplyRules):
     """The prompt of tiny students."""
 
     def prompt(self, view: View) -> str:
-        """Render a view as one user message; a hint stands last, a lesson after the task.
+        """Render a view as one user message; a hint stands last, a lesson after the task, skills before it.
 
         A hint that only asks to reflect is the mark alone.
         """
-        lines = [_bare(view.instruction.removeprefix(_TASK))]
+        lines = [f"{_SKILL_MARK} {_bare(skill)}" for skill in view.skills]
+        lines.append(_bare(view.instruction.removeprefix(_TASK)))
         if view.lesson is not None:
             lines.append(f"{_LESSON_MARK} {view.lesson}")
         lines += [f"-{short(_bare(seen))} > {_bare(action)}" for seen, action in view.history]
@@ -72,9 +74,11 @@ class CompactWording(ReplyRules):
             lines.append(_HINT_MARK + view.hint)
         return "\n".join(lines)
 
-    def privileged(self, prompt: str) -> bool:
-        """Tell whether a prompt holds a hint or a lesson."""
-        return _HINT_MARK in prompt or _LESSON_MARK in prompt
+    def privileged(self, prompt: str, *, skills_allowed: bool = False) -> bool:
+        """Tell whether a prompt holds a hint, a lesson, or skills that it must not hold."""
+        return (
+            _HINT_MARK in prompt or _LESSON_MARK in prompt or (_SKILL_MARK in prompt and not skills_allowed)
+        )
 
 
 @lru_cache(maxsize=65_536)
@@ -140,4 +144,6 @@ def _others(admissible: tuple[str, ...]) -> list[str]:
 
 def _bare(text: str) -> str:
     """Take the marks of privileged text out of played text, so that no plain prompt can look privileged."""
-    return text.replace(_HINT_MARK, "(hint)").replace(_LESSON_MARK, "(lesson)")
+    for mark in (_HINT_MARK, _LESSON_MARK, _SKILL_MARK):
+        text = text.replace(mark, f"({mark.strip('<>')})")
+    return text

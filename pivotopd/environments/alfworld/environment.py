@@ -16,10 +16,11 @@ from pivotopd.environments.alfworld.informed import InformedOracle
 from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.alfworld.oracle import Oracle
 from pivotopd.environments.alfworld.problem import World, parse_problem
+from pivotopd.environments.alfworld.skills import distil
 from pivotopd.environments.alfworld.snapshots import from_bytes
 from pivotopd.environments.alfworld.teacher_prompts import AlfworldTeacherWording
 from pivotopd.environments.alfworld.wording import make_wording
-from pivotopd.environments.base import Env, EnvSpec, Task, TeacherWording, View
+from pivotopd.environments.base import Env, EnvSpec, PlayedEpisode, Task, TeacherWording, View
 from pivotopd.errors import ConfigError, GameError
 
 INVALID_PENALTY: Final = 0.1
@@ -82,6 +83,10 @@ class AlfworldEnvironment:
         for task in self.tasks(split):
             digest.update(f"{task.id} {task.content_hash}\n".encode())
         return digest.hexdigest()
+
+    def distil(self, episode: PlayedEpisode) -> str | None:
+        """Return a short skill by fixed rules; see :func:`pivotopd.environments.alfworld.skills.distil`."""
+        return distil(episode)
 
     def oracle(self, task: Task) -> AlfworldOracle:
         """Return the oracle of a game; games that were asked for lately are kept."""

@@ -14,6 +14,7 @@ _HINT_MARK: Final = "A reasonable approach at this step is:"
 _LESSON_MARK: Final = "What earlier attempts at this task taught:"
 
 _REFLECT_MARK: Final = "Before you act, look back at what you have done so far."
+_SKILL_MARK: Final = "Skills that earlier play in this household taught:"
 _MARKS: Final = (_HINT_MARK, _REFLECT_MARK, _LESSON_MARK)
 
 _ROLE: Final = "You are a skilled agent acting in the household world of ALFRED."
@@ -40,17 +41,19 @@ class FullWording(ReplyRules):
     def prompt(self, view: View) -> str:
         """Render a view as one user message.
 
-        A lesson stands after the task; a hint just before the closing part that asks for the action.
+        Skills stand in front; a lesson after the task; a hint just before the closing part that asks for
+        the action.
         """
-        parts = [self._first(view) if view.turn == 0 else self._later(view)]
+        parts = [] if not view.skills else ["\n".join([_SKILL_MARK, *map(_item, view.skills)])]
+        parts.append(self._first(view) if view.turn == 0 else self._later(view))
         if view.hint is not None:
             parts.append(_HINT.format(action=view.hint) if view.hint else _REFLECT)
         parts.append(_TURN)
         return "\n\n".join(parts)
 
-    def privileged(self, prompt: str) -> bool:
-        """Tell whether a prompt holds a hint or a lesson."""
-        return any(mark in prompt for mark in _MARKS)
+    def privileged(self, prompt: str, *, skills_allowed: bool = False) -> bool:
+        """Tell whether a prompt holds a hint, a lesson, or skills that it must not hold."""
+        return any(mark in prompt for mark in _MARKS) or (_SKILL_MARK in prompt and not skills_allowed)
 
     def _first(self, view: View) -> str:
         """Render the first turn: the opening observation tells the task."""
@@ -77,6 +80,10 @@ class FullWording(ReplyRules):
         return "\n".join([*lines, *_admissible(view)])
 
 
+def _item(skill: str) -> str:
+    return f"* {_bare(skill)}"
+
+
 def _lesson(view: View) -> list[str]:
     return [] if view.lesson is None else [f"{_LESSON_MARK} {view.lesson}"]
 
@@ -91,6 +98,6 @@ def _admissible(view: View) -> list[str]:
 
 def _bare(text: str) -> str:
     """Take the marks of privileged text out of played text, so that no plain prompt can look privileged."""
-    for mark in _MARKS:
+    for mark in (*_MARKS, _SKILL_MARK):
         text = text.replace(mark, "...")
     return text

@@ -95,6 +95,53 @@ Admissible commands: {admissible}
 
 Which of them should it give now?"""
 
+_SKILL: Final = """\
+You read what an agent did in a household text game and keep what helps in other tasks of the same kind.
+
+{rules}
+
+Write one skill: after a task that was done, the way of working that did it; after one that was not, what to \
+do otherwise. It must help with other objects and in other rooms, so name kinds of things and of places, \
+never numbers. One or two short sentences that speak to the agent, 40 words at most.
+
+Form of the answer. One JSON object and nothing else: {{"skill": "<the skill>"}}
+
+=== The episode ===
+Task: {instruction}
+{turns}
+{end}
+
+Outcome: the task was {outcome}.
+
+Which skill does it teach? Answer in the form above."""
+
+_ANALYSIS: Final = """\
+You read what an agent did in a household text game and write down, in hindsight, the skills that it teaches.
+
+{rules}
+
+* The episode skill holds for the whole task: after a task that was done, the way of working that did it; \
+after one that was not, the rule that would have avoided the failure.
+* A step skill holds at one turn that decided much: what the moment asked for, from what was known then. \
+Name at most {m} turns, the most important first, or none.
+
+Form of the answer. One JSON object and nothing else:
+{{
+  "episode_summary": "what happened, in one or two sentences",
+  "episode_skill": "<the episode skill, one or two sentences that speak to the agent>",
+  "step_skills": {{"<turn index>": "<the step skill, one short imperative sentence>", ...}}
+}}
+
+=== The episode ===
+Task: {instruction}
+{turns}
+{end}
+
+Outcome: the task was {outcome}.
+Turns that you may name: {eligible}.
+
+Which skills does it teach? Answer in the form above."""
+
 _ENDS: Final = {
     "won": "done",
     "turn_limit": "not done when the last turn was used up",
@@ -118,15 +165,18 @@ class AlfworldTeacherWording:
     def label_prompt(self, episode: PlayedEpisode, max_candidates: int, form: ReplyForm) -> str:
         """Ask what went wrong in an episode and what should have been done."""
         asked = (_BLOCKS if form == "blocks" else _JSON).format(m=max_candidates)
-        last = episode.last_observation
-        outcome = "done" if episode.won else _ENDS.get(episode.termination, "not done")
         return _LABEL.format(rules=self._rules, form=asked) + _EPISODE.format(
-            instruction=_task(episode.instruction),
-            turns="\n".join(_turn(index, turn) for index, turn in enumerate(episode.turns)),
-            end="" if last is None else f"After the last turn it saw: {last}",
-            outcome=outcome,
-            eligible=_eligible(len(episode.turns)),
+            eligible=_eligible(len(episode.turns)), **_told(episode)
         )
+
+    def analysis_prompt(self, episode: PlayedEpisode, max_steps: int) -> str:
+        """Ask for the skill of an episode, and for those of single turns."""
+        eligible = _eligible(len(episode.turns))
+        return _ANALYSIS.format(rules=self._rules, m=max_steps, eligible=eligible, **_told(episode))
+
+    def skill_prompt(self, episode: PlayedEpisode) -> str:
+        """Ask for one reusable skill that an episode teaches."""
+        return _SKILL.format(rules=self._rules, **_told(episode))
 
     def query_prompt(self, view: View) -> str:
         """Ask for the single best next action: what the student's prompt tells, and nothing else."""
@@ -144,6 +194,17 @@ class AlfworldTeacherWording:
             observation=view.observation,
             admissible="; ".join(admissible),
         )
+
+
+def _told(episode: PlayedEpisode) -> dict[str, str]:
+    """Tell an episode: the parts that both prompts about one show."""
+    last = episode.last_observation
+    return {
+        "instruction": _task(episode.instruction),
+        "turns": "\n".join(_turn(index, turn) for index, turn in enumerate(episode.turns)),
+        "end": "" if last is None else f"After the last turn it saw: {last}",
+        "outcome": "done" if episode.won else _ENDS.get(episode.termination, "not done"),
+    }
 
 
 def _task(instruction: str) -> str:

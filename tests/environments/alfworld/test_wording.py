@@ -42,6 +42,8 @@ TEXT = st.text(max_size=60)
 MARKS = (
     "<hint>",
     "<lesson>",
+    "<skill>",
+    "Skills that earlier play in this household taught:",
     "A reasonable approach at this step is:",
     "What earlier attempts at this task taught:",
 )
@@ -130,6 +132,26 @@ def test_privileged_text_shows_if_and_only_if_there_is_some(
     assert not wording.privileged(wording.prompt(view))
     helped = replace(view, hint="look" if hint else None, lesson="Look first." if lesson else None)
     assert wording.privileged(wording.prompt(helped)) == (hint or lesson)
+
+
+@given(VIEWS, st.sampled_from(FORMS), st.lists(PLAYED, min_size=1, max_size=3), st.booleans())
+def test_skills_are_privileged_unless_they_are_allowed(
+    view: View, form: PromptForm, skills: list[str], hint: bool
+) -> None:
+    wording = make_wording(form)
+    shown = wording.prompt(replace(view, skills=tuple(skills), hint="look" if hint else None))
+    assert wording.privileged(shown)
+    assert wording.privileged(shown, skills_allowed=True) == hint
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_skills_stand_in_front_and_change_nothing_behind_them(form: PromptForm) -> None:
+    wording = make_wording(form)
+    for view in (VIEW, replace(VIEW, turn=0, history=())):
+        shown = wording.prompt(replace(view, skills=("Open first.", "Look.")))
+        assert shown.endswith(wording.prompt(view))
+        front = shown.removesuffix(wording.prompt(view))
+        assert front.index("Open first.") < front.index("Look.")
 
 
 @pytest.mark.parametrize("form", FORMS)
