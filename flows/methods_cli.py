@@ -24,6 +24,7 @@ _WORDS = {
     "skill_prompts": "skills in prompts",
     "larger_teacher": "larger teacher",
     "depth_cut": "rollouts cut by depth",
+    "depth_probes": "probes of depth",
 }
 
 

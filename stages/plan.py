@@ -111,6 +111,10 @@ class Plan:
             inputs = {"policy": self.policy(iteration), "reference": self.start()}
             for earlier in self.stages()[:-1]:
                 inputs[earlier] = self._output(earlier, iteration)
+            if self.needs.larger_teacher:
+                inputs["teacher"] = self._larger_teacher
+        if stage in ("rollout", "update") and iteration and self.needs.depth_probes:
+            inputs["depth"] = self._output("update", iteration - 1)
         return self._job(stage, iteration, self.layout.stage(iteration, stage), inputs)
 
     def evaluate(self, iteration: int) -> Job:
@@ -132,19 +136,20 @@ class Plan:
     @cached_property
     def _pretrained(self) -> Source:
         """The model folder, named by all that makes it reply as it does: weights, settings and tokenizer."""
-        from pivotopd.models.checkpoint import weights_digest
-
         assert isinstance(self.config.student, PretrainedStudent), "asked for only then"  # noqa: S101
         folder = Path(self.config.student.path)
         if not folder.is_dir():
             raise ArtifactError(
                 "no such model folder", where=str(folder), mend="set student.path to a folder of a model"
             )
-        digest = hashlib.sha256(weights_digest(folder).encode())
-        for file in sorted(folder.iterdir()):
-            if file.suffix in _SETTINGS and not file.name.endswith(".index.json"):
-                digest.update(f"{file.name} {sha256_of(file)}\n".encode())
-        return Source("", digest.hexdigest(), str(folder))
+        return _model_source(folder)
+
+    @cached_property
+    def _larger_teacher(self) -> Source:
+        """The larger model, once it is sure that it can score the student's tokens."""
+        from pivotopd.larger_teacher import check_larger_teacher
+
+        return _model_source(check_larger_teacher(self.config))
 
     def _output(self, stage: str, iteration: int) -> Source:
         return self.job(stage, iteration).output
@@ -169,3 +174,14 @@ class Plan:
             )
             self._jobs[key] = Job(stage, iteration, prefix, digest, code, reads, inputs)
         return self._jobs[key]
+
+
+def _model_source(folder: Path) -> Source:
+    """Return a model folder as an input, named by its weights, settings and tokenizer."""
+    from pivotopd.models.checkpoint import weights_digest
+
+    digest = hashlib.sha256(weights_digest(folder).encode())
+    for file in sorted(folder.iterdir()):
+        if file.suffix in _SETTINGS and not file.name.endswith(".index.json"):
+            digest.update(f"{file.name} {sha256_of(file)}\n".encode())
+    return Source("", digest.hexdigest(), str(folder))

@@ -81,8 +81,6 @@ MISSING: Mapping[str, str] = {
     "skill": "scores under a skill of the skill bank",
     "routed_skill": "scores under the skills of an analyser",
     "skill_prompts": "training prompts with skills of the skill bank",
-    "larger_teacher": "token scores of a larger teacher",
-    "depth_cut": "rollouts cut at the method's depth",
 }
 """Needs that nothing computes yet, in words. A need that something computes leaves this table."""
 
