@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import get_args
 
@@ -18,12 +20,13 @@ from pivotopd.exits import run_command
 from pivotopd.methods import sections
 from pivotopd.methods.base import Needs
 from pivotopd.methods.registry import ENTRIES, MISSING, make_method, missing_signals
-from pivotopd.records import Advantage, Signal, Turn, Update
+from pivotopd.records import Advantage, Episode, Signal, Turn, Update
 from tests.conftest import ROOT
 from tests.flows.runs import train
 from tests.small_student import small_config
 
-READY = ("pivotopd", "grpo", "pivotrl", "stepopsd")
+BY_LARGER = ("opd", "turnopd", "tcod", "sod")
+READY = ("pivotopd", "grpo", "pivotrl", "stepopsd", *BY_LARGER)
 NAMES = [entry.name for entry in ENTRIES.values()]
 
 
@@ -104,17 +107,48 @@ def type_of(name: str) -> type[sections.Settings]:
     return next(section for section, entry in ENTRIES.items() if entry.name == name)
 
 
+@pytest.mark.parametrize("name", BY_LARGER)
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_larger_model_that_does_not_fit_is_refused_before_anything_is_written(
+    name: str,
+    options: list[str],
+    student: Path,
+    larger: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = shutil.copytree(larger, tmp_path / "other")
+    (other / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    base = ["train", f"method={name}", f"student={{kind: pretrained, path: {student}}}"]
+    base += [f"root={tmp_path / 'runs'}", *options]
+    assert run_command(lambda: app(base, standalone_mode=False)) == 2
+    assert f"method {name} needs a larger model" in capsys.readouterr().err
+    arguments = [*base, f"larger_teacher.path={other}"]
+    assert run_command(lambda: app(arguments, standalone_mode=False)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "tokenizer is not the student's" in shown.err
+    assert str(other) in shown.err
+    assert str(student) in shown.err
+    assert "mend:" in shown.err
+    assert not (tmp_path / "runs").exists()
+
+
 # ---------------------------------------------------------------------- real runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
-def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_path: Path) -> None:
+def test_a_ready_method_trains_for_two_iterations(
+    name: str, student: Path, larger: Path, tmp_path: Path
+) -> None:
+    by_larger = name in BY_LARGER
     # long and many enough that some episodes of one task are won and others not
     config = small_config(
         tmp_path / "root",
         student,
-        method={"name": name},
+        method={"name": name, **({"warm_up": 0} if name == "turnopd" else {})},
+        larger_teacher__path=str(larger) if by_larger else None,
         environment__max_turns=16,
         rollout__tasks=4,
         rollout__group_size=12,
@@ -134,6 +168,11 @@ def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_
     advantages = [one for update in updates for one in update.rows(Advantage)]
     assert any(signal.peer_nats is not None for signal in signals) == (name == "stepopsd")
     assert any(signal.action_mask is not None for signal in signals) == (name == "stepopsd")
+    assert all((signal.teacher_nats is not None) == by_larger for signal in signals)
+    assert all((update.manifest.counts["teacher_scored_tokens"] > 0) == by_larger for update in updates)
+    assert all(("teacher" in update.manifest.inputs) == by_larger for update in updates)
+    if name in ("tcod", "turnopd"):
+        check_depth(name, found, updates)
     assert any(one.manifest.stage == "recover" for one in found) == (name == "pivotopd")
     if name == "stepopsd":
         check_actions(found, signals, advantages)
@@ -142,6 +181,18 @@ def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_
 def iteration_of(artifact: Artifact) -> int:
     assert artifact.manifest.iteration is not None
     return artifact.manifest.iteration
+
+
+def check_depth(name: str, found: list[Artifact], updates: list[Artifact]) -> None:
+    """TCOD plays one turn in both iterations; TurnOPD's second rollout ends at the cap of its first."""
+    rollouts = sorted((one for one in found if one.manifest.stage == "rollout"), key=iteration_of)
+    deepest = [max(episode.turns for episode in one.rows(Episode)) for one in rollouts]
+    if name == "tcod":
+        assert deepest == [1, 1]
+        return
+    cap = json.loads(updates[0].log("depth.json"))["cap_turns"]
+    assert deepest == [16, min(16, cap)]
+    assert 2 <= cap < 16
 
 
 def check_actions(found: list[Artifact], signals: list[Signal], advantages: list[Advantage]) -> None:
