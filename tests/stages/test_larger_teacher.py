@@ -24,10 +24,12 @@ from tests.small_student import small_config
 from tests.stages.conftest import StoredRun
 
 
-def opened(root: Path, student: Path, larger: Path, method: dict[str, object]) -> StoredRun:
-    run = StoredRun(root)
-    open_run(small_config(root, student, method=method, larger_teacher__path=str(larger), iterations=4))
-    return run
+def opened(
+    root: Path, student: Path, larger: Path, method: dict[str, object], **changes: object
+) -> StoredRun:
+    changes |= {"method": method, "larger_teacher__path": str(larger), "iterations": 4}
+    open_run(small_config(root, student, **changes))
+    return StoredRun(root)
 
 
 def lengths(rollout: Artifact) -> list[int]:
@@ -67,13 +69,21 @@ def test_scores_are_the_larger_model_s_own(probing: StoredRun, larger: Path) -> 
 
 
 def test_the_student_may_be_its_own_larger_model(student: Path, tmp_path: Path) -> None:
-    run = opened(tmp_path / "root", student, student, {"name": "sod"})
+    run = opened(tmp_path / "root", student, student, {"name": "sod"}, update__idle_limit=9)
     run.run("rollout", 0, follow=True)
     update = run.artifact("update", 0)
     assert all(one.teacher_nats == one.plain_nats for one in update.rows(Signal))
     tokens = sum(len(row.response_ids) for row in run.artifact("rollout", 0).rows(Turn))
     assert update.manifest.counts["teacher_scored_tokens"] == tokens
     assert update.manifest.counts["scored_tokens"] == 2 * tokens
+
+
+def test_a_checkpoint_of_another_run_serves(finished: StoredRun, student: Path, tmp_path: Path) -> None:
+    folder = finished.checkpoint(1).local_path()
+    run = opened(tmp_path / "root", student, folder, {"name": "opd"})
+    run.run("rollout", 0, follow=True)
+    signals = run.artifact("update", 0).rows(Signal)
+    assert all(one.teacher_nats is not None and one.teacher_nats != one.plain_nats for one in signals)
 
 
 def test_other_methods_score_nothing_by_it(finished: StoredRun) -> None:
@@ -113,11 +123,11 @@ def test_the_environment_s_limit_stays_below_the_method_s(
     assert metrics_of(run.artifact("rollout", 0, *overrides))["rollout/turn_limit"] == 2
 
 
-def by_hand(run: StoredRun, iteration: int) -> float:
+def by_hand(rollout: Artifact, update: Artifact) -> float:
     """The mean depth that the stored scores of a probe ask for, in plain sums."""
-    episodes = {one.episode: one for one in run.artifact("rollout", iteration).rows(Episode)}
+    episodes = {one.episode: one for one in rollout.rows(Episode)}
     gaps: dict[int, list[float]] = defaultdict(list)
-    for one in run.artifact("update", iteration).rows(Signal):
+    for one in update.rows(Signal):
         assert one.teacher_nats is not None
         lost = [plain - big for plain, big in zip(one.plain_nats, one.teacher_nats, strict=True)]
         gaps[one.turn + 1].append(sum(lost) / len(lost))
@@ -129,7 +139,7 @@ def by_hand(run: StoredRun, iteration: int) -> float:
 def test_turnopd_cuts_at_what_the_probe_before_has_found(probing: StoredRun) -> None:
     probe, cut = (probing.artifact("rollout", iteration) for iteration in (0, 1))
     assert metrics_of(probe)["rollout/turn_limit"] == max(lengths(probe)) == 10
-    asked = by_hand(probing, 0)
+    asked = by_hand(probe, probing.artifact("update", 0))
     assert 1 <= asked <= 9
     stored = json.loads(probing.artifact("update", 0).log("depth.json"))
     assert stored == {"average_turns": asked, "cap_turns": max(int(asked) + 1, 2)}
@@ -143,7 +153,7 @@ def test_turnopd_cuts_at_what_the_probe_before_has_found(probing: StoredRun) -> 
 
 def test_a_probe_plays_on_beyond_the_cap_and_moves_the_average(probing: StoredRun, tmp_path: Path) -> None:
     shutil.copytree(probing.root, tmp_path / "root")
-    run, again = StoredRun(tmp_path / "root"), ("method.probe_every=1",)
+    run, again = StoredRun(tmp_path / "root"), ("method.probe_every=1", "method.ema=0.4")
     # iteration 1 becomes a probe, on the stored iteration 0
     run.run("rollout", 1, *again, follow=True)
     rollout = run.artifact("rollout", 1, *again)
@@ -155,7 +165,9 @@ def test_a_probe_plays_on_beyond_the_cap_and_moves_the_average(probing: StoredRu
     for one in update.rows(Advantage):
         assert np.any(one.total) == (one.turn < before["cap_turns"])
     after = json.loads(update.log("depth.json"))
-    assert after["average_turns"] != before["average_turns"]
+    wanted = 0.6 * before["average_turns"] + 0.4 * by_hand(rollout, update)
+    assert after["average_turns"] == pytest.approx(wanted)
+    assert after["cap_turns"] == round(wanted) + 1
 
 
 def test_the_cap_is_read_from_the_stored_update(student: Path, larger: Path, tmp_path: Path) -> None:
