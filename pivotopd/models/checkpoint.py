@@ -63,7 +63,7 @@ def model_facts(folder: str | Path) -> ModelFacts:
         ArtifactError: One of them is missing or damaged, or the model is not a causal language model.
     """
     path = Path(folder)
-    config = _read_config(path)
+    config = _read_config(path).get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     return ModelFacts(fingerprint_of(_read_tokenizer(path)), int(config.vocab_size), limit)
 
