@@ -24,13 +24,14 @@ _WORDS = {
     "skill_prompts": "skills in prompts",
     "larger_teacher": "larger teacher",
     "depth_cut": "rollouts cut by depth",
+    "depth_probes": "probes of depth",
 }
 
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method: formula, source, settings.")] = None,
 ) -> None:
-    """List the training methods, what each needs, and which can run now."""
+    """List the training methods and what each needs."""
     if name is None:
         _list_all()
     else:
@@ -48,27 +49,21 @@ def _list_all() -> None:
     from rich.table import Table
 
     from pivotopd.config import RecoverySection
-    from pivotopd.methods.registry import ENTRIES, missing_signals
+    from pivotopd.methods.registry import ENTRIES
 
-    shown = Table(
-        "method", "needs", "ready", "what it is", caption="pivotopd methods NAME: formula, source, settings"
-    )
+    shown = Table("method", "needs", "what it is", caption="pivotopd methods NAME: formula, source, settings")
     for entry in ENTRIES.values():
         needs = entry.make(entry.section(), RecoverySection().depth).needs
-        ready = "no" if missing_signals(needs) else "yes"
-        shown.add_row(entry.name, needs_in_words(needs), ready, _first_line(entry))
+        shown.add_row(entry.name, needs_in_words(needs), _first_line(entry))
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
 def _show(entry: Entry) -> None:
     from pivotopd.config import RecoverySection
-    from pivotopd.methods.registry import missing_signals
 
     needs = entry.make(entry.section(), RecoverySection().depth).needs
-    missing = missing_signals(needs)
     typer.echo(entry.formula)
     typer.echo(f"\nNeeds: {needs_in_words(needs)}.")
-    typer.echo(f"Cannot run yet: nothing computes {', '.join(missing)}." if missing else "Can run now.")
     typer.echo("\nSettings:")
     for key, info in entry.section.model_fields.items():
         if key != "name":

@@ -33,10 +33,13 @@ def train(
 
 
 def _refuse_unrunnable(config: RunConfig) -> None:
-    """Refuse a method with a signal that nothing computes, before anything is started or written."""
-    from pivotopd.methods.registry import runnable_method
+    """Refuse a method with a signal that nothing can compute, before anything is started or written."""
+    from pivotopd.methods.registry import make_method
 
-    runnable_method(config.method, config.recovery.depth)
+    if make_method(config.method, config.recovery.depth).needs.larger_teacher:
+        from pivotopd.larger_teacher import check_larger_teacher
+
+        check_larger_teacher(config)
 
 
 def run_training(config: RunConfig) -> None:

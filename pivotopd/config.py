@@ -232,6 +232,13 @@ TeacherSection = Annotated[
 ]
 
 
+class LargerTeacherSection(Section):
+    """A larger model that scores the student's own tokens; for the methods that need one."""
+
+    path: str | None = None
+    """Folder of a local causal language model with the student's tokenizer; null for none."""
+
+
 class RecoverySection(Section):
     """Recovery branches after pivotal turns."""
 
@@ -344,6 +351,8 @@ class RunConfig(Section):
     """Rollout stage."""
     teacher: TeacherSection = Field(default_factory=OracleSection)
     """Label stage, and the recovery queries."""
+    larger_teacher: LargerTeacherSection = LargerTeacherSection()
+    """Larger model of the methods `opd`, `sod`, `tcod` and `turnopd`."""
     recovery: RecoverySection = RecoverySection()
     """Recover stage."""
     method: MethodSection = Field(default_factory=PivotOpdMethod)

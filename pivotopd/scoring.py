@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompt, Prompter
+from pivotopd.errors import ConfigError
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
 from pivotopd.records import Label, Lesson, Signal, Turn
@@ -28,6 +29,8 @@ class Scored:
     lessons_too_long: int
     peers_too_long: int
     skills_too_long: int = 0
+    teacher_tokens: int = 0
+    """Response tokens that the larger model scored."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,14 @@ class Signaller:
         policy: The frozen student.
         reference: The initial policy; the same object as ``policy`` in the first iteration.
         needs: What the method asks for.
+        larger: The larger model, for methods that need one.
     """
 
     prompter: Prompter
     policy: Scorer
     reference: Scorer
     needs: Needs
+    larger: Scorer | None = None
 
     def score(
         self,
@@ -83,6 +88,7 @@ class Signaller:
         skill, skills_too_long = self._skilled(rows, episodes, skills if self.needs.skill else {})
         if self.needs.routed_skill:
             skill, skills_too_long = self._routed(rows, episodes, lessons)
+        teacher = self._by_larger(rows)
         signals = [
             Signal(
                 episode=row.episode,
@@ -95,12 +101,29 @@ class Signaller:
                 lesson_nats=_listed(lesson.get(index)),
                 skill_nats=_listed(skill.get(index)),
                 peer_nats=_listed(peer.get(index)),
-                teacher_nats=None,
+                teacher_nats=_listed(teacher.get(index)),
                 action_mask=self._action(row),
             )
             for index, row in enumerate(rows)
         ]
-        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long, skills_too_long)
+        tokens = sum(len(one) for one in teacher.values())
+        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long, skills_too_long, tokens)
+
+    def _by_larger(self, rows: Sequence[Turn]) -> dict[int, Nats]:
+        """Score rollout rows by the larger model, under the very ids that the student saw and sampled.
+
+        Raises:
+            ConfigError: The method needs a larger model, and there is none.
+        """
+        if not self.needs.larger_teacher:
+            return {}
+        if self.larger is None:
+            raise ConfigError(
+                "the method needs a larger model, and none is given", where="larger_teacher.path"
+            )
+        chosen = [index for index, row in enumerate(rows) if row.source == "rollout"]
+        requests = [ScoreRequest(rows[index].prompt_ids, rows[index].response_ids) for index in chosen]
+        return dict(zip(chosen, self.larger.score(requests), strict=True))
 
     def _action(self, row: Turn) -> list[int] | None:
         if not self.needs.action_span or row.source != "rollout":

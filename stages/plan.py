@@ -23,7 +23,7 @@ from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ArtifactError
 from pivotopd.manifest import stage_digest
 from pivotopd.methods.base import Needs
-from pivotopd.methods.registry import runnable_method
+from pivotopd.methods.registry import make_method
 from pivotopd.provenance import code_digest
 from stages.work import Job, Source
 
@@ -58,7 +58,7 @@ class Plan:
     @cached_property
     def needs(self) -> Needs:
         """What the method asks for; ConfigError where nothing can compute it yet."""
-        return runnable_method(self.config.method, self.config.recovery.depth).needs
+        return make_method(self.config.method, self.config.recovery.depth).needs
 
     def start(self) -> Source:
         """The start policy: a warm-started student, or a pretrained model folder."""
@@ -125,11 +125,21 @@ class Plan:
             inputs = {"policy": self.policy(iteration), "reference": self.start()}
             for earlier in self.stages()[:-1]:
                 inputs[earlier] = self._output(earlier, iteration)
-            if self.needs.skill:
-                inputs["skills"] = self.skills().output
-                if self.config.method.skill_exploration is not None and iteration > 0:
-                    inputs["before"] = self._output("update", iteration - 1)
+            inputs |= self._method_inputs(iteration)
+        if stage in ("rollout", "update") and iteration and self.needs.depth_probes:
+            inputs["depth"] = self._output("update", iteration - 1)
         return self._job(stage, iteration, self.layout.stage(iteration, stage), inputs)
+
+    def _method_inputs(self, iteration: int) -> dict[str, Source]:
+        """Return what an update reads beside the iteration's own stages: skills, a larger model."""
+        inputs: dict[str, Source] = {}
+        if self.needs.skill:
+            inputs["skills"] = self.skills().output
+            if self.config.method.skill_exploration is not None and iteration > 0:
+                inputs["before"] = self._output("update", iteration - 1)
+        if self.needs.larger_teacher:
+            inputs["teacher"] = self._larger_teacher
+        return inputs
 
     def evaluate(self, iteration: int) -> Job:
         """Return the evaluation of the policy before an iteration; iteration 0 is the start policy's."""
@@ -150,19 +160,20 @@ class Plan:
     @cached_property
     def _pretrained(self) -> Source:
         """The model folder, named by all that makes it reply as it does: weights, settings and tokenizer."""
-        from pivotopd.models.checkpoint import weights_digest
-
         assert isinstance(self.config.student, PretrainedStudent), "asked for only then"  # noqa: S101
         folder = Path(self.config.student.path)
         if not folder.is_dir():
             raise ArtifactError(
                 "no such model folder", where=str(folder), mend="set student.path to a folder of a model"
             )
-        digest = hashlib.sha256(weights_digest(folder).encode())
-        for file in sorted(folder.iterdir()):
-            if file.suffix in _SETTINGS and not file.name.endswith(".index.json"):
-                digest.update(f"{file.name} {sha256_of(file)}\n".encode())
-        return Source("", digest.hexdigest(), str(folder))
+        return _model_source(folder)
+
+    @cached_property
+    def _larger_teacher(self) -> Source:
+        """The larger model, once it is sure that it can score the student's tokens."""
+        from pivotopd.larger_teacher import check_larger_teacher
+
+        return _model_source(check_larger_teacher(self.config))
 
     def _output(self, stage: str, iteration: int) -> Source:
         return self.job(stage, iteration).output
@@ -187,3 +198,14 @@ class Plan:
             )
             self._jobs[key] = Job(stage, iteration, prefix, digest, code, reads, inputs)
         return self._jobs[key]
+
+
+def _model_source(folder: Path) -> Source:
+    """Return a model folder as an input, named by its weights, settings and tokenizer."""
+    from pivotopd.models.checkpoint import weights_digest
+
+    digest = hashlib.sha256(weights_digest(folder).encode())
+    for file in sorted(folder.iterdir()):
+        if file.suffix in _SETTINGS and not file.name.endswith(".index.json"):
+            digest.update(f"{file.name} {sha256_of(file)}\n".encode())
+    return Source("", digest.hexdigest(), str(folder))

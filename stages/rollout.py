@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pivotopd.artifacts import Artifact
@@ -13,6 +14,7 @@ from pivotopd.evaluation import summarise_panel
 from pivotopd.records import Episode, Skill, Turn
 from pivotopd.rollout import Origin, Played, Player, training_jobs
 from pivotopd.skills import with_skills
+from stages.depth import turn_limit
 from stages.metrics import metrics_text
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
@@ -25,6 +27,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
     Batch sizes change no result and stay out; so does what chooses the games, since they are an input.
     """
     skills = {"skills": config.method.prompt_skills} if config.method.prompt_skills else {}
+    cut = config.method.depth_cut
     return {
         **skills,
         "run": config.name,
@@ -34,6 +37,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
         ),
         "rollout": config.rollout.model_dump(mode="json", exclude={"batch_episodes"}),
         "dtype": config.update.dtype,
+        "depth_cut": None if cut is None else {type(cut).__name__: asdict(cut)},
     }
 
 
@@ -44,13 +48,14 @@ def run(work: Work, job: Job) -> Artifact:
     split = config.environment.train_split
     with watch.phase("load"):
         engine, tasks = work.engine(job.inputs["policy"]), work.environment.tasks(split)
+        limit = turn_limit(work, job)
     ledger = Ledger(engine)
     player = Player(
         work.environment,
         work.prompter(job.inputs["policy"]),
         engine,
         work.sampling,
-        config.environment.max_turns,
+        limit,
         config.rollout.batch_episodes,
         Origin(
             work.layout.run,
@@ -79,7 +84,7 @@ def run(work: Work, job: Job) -> Artifact:
     with work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
-        writer.write_log("metrics.json", metrics_text(_metrics(played)))
+        writer.write_log("metrics.json", metrics_text(_metrics(played, limit)))
         return writer.publish(
             counts={
                 "episodes": len(played),
@@ -106,7 +111,7 @@ def _refuse_no_prompt(played: Sequence[Played], prompt_tokens: int) -> None:
         )
 
 
-def _metrics(played: Sequence[Played]) -> Mapping[str, float]:
+def _metrics(played: Sequence[Played], limit: int) -> Mapping[str, float]:
     panel = summarise_panel(played)
     returns: dict[str, set[float]] = defaultdict(set)
     for one in played:
@@ -115,6 +120,7 @@ def _metrics(played: Sequence[Played]) -> Mapping[str, float]:
     return {
         "rollout/success": panel.success,
         **{f"rollout/success/{family}": share for family, share in panel.success_by_family.items()},
+        "rollout/turn_limit": float(limit),
         "rollout/turns_mean": panel.turns_mean,
         "rollout/admissible_share": panel.admissible_share,
         "rollout/valid_share": panel.valid_share,

@@ -17,15 +17,17 @@ import numpy as np
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
+from pivotopd.depth import Depth
 from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
-from pivotopd.methods.registry import runnable_method
+from pivotopd.methods.registry import make_method
 from pivotopd.models.checkpoint import check_finite, weights_digest
 from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, SkillUse, Turn, Update
 from pivotopd.scoring import Scored, Signaller
 from pivotopd.seeds import seed_of
 from stages.ablations import labels_read
+from stages.depth import depth_before, store_depth
 from stages.metrics import metrics_text
 from stages.retrieval import skills_retrieved
 from stages.work import Job, Ledger, Stopwatch, Work
@@ -35,7 +37,7 @@ TABLES = (Signal, Advantage, Update, SkillUse)
 
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; the micro-batch size changes nothing and stays out."""
-    scores_skills = runnable_method(config.method, config.recovery.depth).needs.skill
+    scores_skills = make_method(config.method, config.recovery.depth).needs.skill
     return {
         **({"skills": config.skills.top} if scores_skills else {}),
         "seed": config.seed,
@@ -58,11 +60,12 @@ def run(work: Work, job: Job) -> Artifact:
         rows, episodes, labels, lessons = _inputs(work, job)
         retrieved, uses = skills_retrieved(work, job, episodes.values())
         engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
-    method = runnable_method(config.method, config.recovery.depth)
-    ledgers = [Ledger(one) for one in ([engine] if reference is engine else [engine, reference])]
+        larger = work.engine(job.inputs["teacher"]) if "teacher" in job.inputs else None
+    method = make_method(config.method, config.recovery.depth).at_depth(depth_before(work, job))
+    ledgers = [Ledger(one) for one in {engine, reference, larger} if one is not None]
     with watch.phase("score"):
         prompter = work.prompter(job.inputs["policy"])
-        scored = Signaller(prompter, engine, reference, method.needs).score(
+        scored = Signaller(prompter, engine, reference, method.needs, larger).score(
             rows, labels, lessons, _winners(episodes), retrieved
         )
     with watch.phase("advantages"):
@@ -88,8 +91,10 @@ def run(work: Work, job: Job) -> Artifact:
         lessons_too_long=scored.lessons_too_long,
         peers_too_long=scored.peers_too_long,
         skills_too_long=scored.skills_too_long,
+        teacher_scored_tokens=scored.teacher_tokens,
     )
-    metrics = {**_signal_metrics(rows, scored, advantages), **_step_metrics(reports)}
+    depth = method.next_depth(method_rows, job.iteration or 0)
+    metrics = {**_signal_metrics(rows, scored, advantages), **_depth_metrics(depth), **_step_metrics(reports)}
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
     with work.begin(job) as writer:
         writer.write_rows(Signal, scored.signals)
@@ -100,6 +105,8 @@ def run(work: Work, job: Job) -> Artifact:
         if uses is not None:
             writer.write_rows(SkillUse, uses)
         writer.write_log("metrics.json", metrics_text(metrics))
+        if method.needs.depth_probes:
+            store_depth(writer, depth)
         return writer.publish(counts=counts, seconds=watch.seconds, notes={"weights": weights})
 
 
@@ -273,9 +280,12 @@ def _signal_metrics(
 ) -> Mapping[str, float]:
     """Return how far hints move the student, and how large each part of the advantage is."""
     gaps: dict[str, list[float]] = {"recovery": [], "rollout": []}
+    lost: list[float] = []
     for row, signal in zip(rows, scored.signals, strict=True):
         if signal.hinted_nats is not None:
             gaps[row.source].append(float(np.sum(_nats(signal.hinted_nats) - _nats(signal.plain_nats))))
+        if signal.teacher_nats is not None:
+            lost += (_nats(signal.plain_nats) - _nats(signal.teacher_nats)).tolist()
     parity = [
         float(np.max(np.abs(_nats(signal.plain_nats) - _nats(row.behaviour_logprobs_nats)), initial=0.0))
         for row, signal in zip(rows, scored.signals, strict=True)
@@ -284,11 +294,18 @@ def _signal_metrics(
     return {
         "update/recovery_log_ratio_nats": float(np.mean(gaps["recovery"])) if gaps["recovery"] else 0.0,
         "update/prevention_log_ratio_nats": float(np.mean(gaps["rollout"])) if gaps["rollout"] else 0.0,
+        **({"update/teacher_reverse_kl_nats": float(np.mean(lost))} if lost else {}),
         "update/engine_parity_max_nats": max(parity, default=0.0),
         "update/advantage_abs_mean": float(
             np.mean(np.abs(np.concatenate([one.total for one in advantages]))) if advantages else 0.0
         ),
     }
+
+
+def _depth_metrics(depth: Depth) -> dict[str, float]:
+    """Return what the method's probes of depth have found; nothing for methods without them."""
+    named = {"update/depth_average_turns": depth.average_turns, "update/depth_cap_turns": depth.cap_turns}
+    return {name: float(value) for name, value in named.items() if value is not None}
 
 
 def _step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:

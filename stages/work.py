@@ -29,7 +29,8 @@ GAMES = frozenset({"games", "generated", "holdout"})
 """Keys of the environment section that choose games: a digest has their fingerprint, not their names."""
 
 KEPT_POLICIES = 3
-"""Loaded policies kept at once: the current one, the initial one, and one being replaced."""
+"""Loaded policies kept at once: the current one, the initial one, and one being replaced; a larger teacher
+comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ class Work:
     def policy(self, source: Source) -> Policy:
         """Return a policy, loading it at most once."""
         if source.digest not in self._policies:
-            while len(self._policies) >= KEPT_POLICIES:
+            kept = KEPT_POLICIES + (self.config.larger_teacher.path is not None)
+            while len(self._policies) >= kept:
                 oldest = next(iter(self._policies))
                 self._policies.pop(oldest)
                 self._engines.pop(oldest, None)

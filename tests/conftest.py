@@ -35,3 +35,11 @@ def student() -> Path:
     from tests.small_student import small_student
 
     return small_student()
+
+
+@pytest.fixture(scope="session")
+def larger(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a model with the small student's tokenizer and more layers."""
+    from tests.larger_model import make_larger_model
+
+    return make_larger_model(tmp_path_factory.mktemp("larger") / "model", student)

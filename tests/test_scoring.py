@@ -10,7 +10,7 @@ import pytest
 
 from pivotopd.agent.prompting import HINT_TOKENS
 from pivotopd.config import TinyStudent
-from pivotopd.errors import ArtifactError
+from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import make_policy
@@ -158,6 +158,23 @@ def test_every_number_is_the_engines_own_under_the_right_prompt(
             if name in ("hinted_nats", "lesson_nats"):
                 assert np.abs(np.array(values) - np.array(signal.plain_nats)).max() > 1e-3
     assert found.signals[0].plain_nats != found.signals[0].reference_nats
+
+
+def test_a_larger_model_scores_the_rollout_under_the_student_s_own_ids(case: Case) -> None:
+    one, big = Counting(-1.0), Counting(-3.0)
+    needs = Needs(labels=True, recovery_depth=2, larger_teacher=True)
+    found = Signaller(play.prompter(), one, one, needs, big).score(case.rows, case.labels)
+    assert [(ask.prompt_ids, ask.response_ids) for ask in big.asked] == [
+        (row.prompt_ids, row.response_ids) for row in case.rollout
+    ]
+    assert has(found.signals, "teacher_nats") == [("rollout", row.episode, row.turn) for row in case.rollout]
+    assert {value for signal in found.signals for value in signal.teacher_nats or ()} == {-3.0}
+    assert found.teacher_tokens == sum(len(row.response_ids) for row in case.rollout)
+    nothing = Signaller(play.prompter(), one, one, ALL, big).score(case.rows, case.labels, case.lessons)
+    assert has(nothing.signals, "teacher_nats") == []
+    assert nothing.teacher_tokens == 0
+    with pytest.raises(ConfigError, match="needs a larger model"):
+        Signaller(play.prompter(), one, one, needs).score(case.rows, case.labels)
 
 
 def test_in_the_first_iteration_the_policy_is_its_own_reference(case: Case) -> None:

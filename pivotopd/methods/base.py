@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pivotopd.depth import Depth
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -37,6 +39,7 @@ class Needs:
         skill_prompts: Training prompts hold skills of the bank.
         larger_teacher: A larger model with the same tokenizer scores every rollout row.
         depth_cut: Rollouts are cut at a depth that the method sets.
+        depth_probes: That depth follows from what earlier iterations found.
     """
 
     labels: bool = False
@@ -50,6 +53,7 @@ class Needs:
     skill_prompts: bool = False
     larger_teacher: bool = False
     depth_cut: bool = False
+    depth_probes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +141,13 @@ class Method(Protocol):
             iteration: Training iteration, from 0, for coefficients that change with time.
         """
         ...
+
+    def at_depth(self, depth: Depth) -> Method:
+        """Return this method with what earlier probes of depth have found; most have no use for it."""
+        del depth
+        return self
+
+    def next_depth(self, rows: Sequence[Row], iteration: int) -> Depth:
+        """Return what probes have found after an iteration, given its scored rows."""
+        del rows, iteration
+        return Depth()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pivotopd.errors import ConfigError
 from pivotopd.methods import sections
 from pivotopd.methods.agentopsd import AgentOpsd
-from pivotopd.methods.base import Method, Needs
+from pivotopd.methods.base import Method
 from pivotopd.methods.grpo import Grpo
 from pivotopd.methods.opd import Opd
 from pivotopd.methods.opid import Opid
@@ -77,12 +76,6 @@ ENTRIES: Mapping[type[sections.Settings], Entry] = {
 }
 """Every method, by its section."""
 
-MISSING: Mapping[str, str] = {
-    "larger_teacher": "token scores of a larger teacher",
-    "depth_cut": "rollouts cut at the method's depth",
-}
-"""Needs that nothing computes yet, in words. A need that something computes leaves this table."""
-
 
 def make_method(section: sections.Settings, recovery_depth: int) -> Method:
     """Return the configured method.
@@ -92,25 +85,3 @@ def make_method(section: sections.Settings, recovery_depth: int) -> Method:
         recovery_depth: Recovery turns after each pivotal turn (K); only PivotOPD uses it.
     """
     return ENTRIES[type(section)].make(section, recovery_depth)
-
-
-def missing_signals(needs: Needs) -> list[str]:
-    """Return what a method needs and nothing computes yet, in words; empty where it can run."""
-    return [words for name, words in MISSING.items() if getattr(needs, name)]
-
-
-def runnable_method(section: sections.Settings, recovery_depth: int) -> Method:
-    """Return the configured method if all that it needs can be computed.
-
-    Raises:
-        ConfigError: Something cannot; no run may go on with a signal that is silently zero.
-    """
-    method = make_method(section, recovery_depth)
-    missing = missing_signals(method.needs)
-    if missing:
-        raise ConfigError(
-            f"method {section.name} cannot run yet: it needs {' and '.join(missing)}, which nothing computes",
-            where="method.name",
-            mend="choose a method that `pivotopd methods` marks as ready",
-        )
-    return method

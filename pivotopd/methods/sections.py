@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Tag, model_validator
 
+from pivotopd.depth import Curriculum, DepthCut, Probes
 from pivotopd.section import Count, NonNegative, Positive, Section, Share, WholeNumber
 
 HintForm = Literal["action", "reflection"]
@@ -48,6 +49,11 @@ class MethodSettings(Section):
     def analysed(self) -> bool:
         """The teacher writes skills for each finished episode, instead of gold actions."""
         return False
+
+    @property
+    def depth_cut(self) -> DepthCut | None:
+        """How training rollouts are cut by depth; None where they are not."""
+        return None
 
 
 class OutcomeMethod(MethodSettings):
@@ -199,6 +205,11 @@ class TurnOpdMethod(MethodSettings):
             raise ValueError("blend_to must be above blend_from")
         return self
 
+    @property
+    def depth_cut(self) -> Probes:
+        """Rollouts are cut at a cap that follows from probes."""
+        return Probes(self.warm_up, self.probe_every, self.max_depth)
+
 
 class TcodMethod(MethodSettings):
     """TCOD, forward to backward: a larger model's log-ratio on the first turns, more of them with time."""
@@ -211,6 +222,11 @@ class TcodMethod(MethodSettings):
     """eta: iterations until one more turn trains (original: 6 on ALFWorld)."""
     max_turns: Count = 30
     """Most turns that train."""
+
+    @property
+    def depth_cut(self) -> Curriculum:
+        """Rollouts are cut at a turn that moves with the iteration."""
+        return Curriculum(self.iterations_per_turn, self.max_turns)
 
 
 class SodMethod(OutcomeMethod):

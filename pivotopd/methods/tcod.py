@@ -27,7 +27,7 @@ class Tcod(Method):
 
     def turns_at(self, iteration: int) -> int:
         """Return how many turns of an episode are played and train in an iteration."""
-        return min(1 + iteration // self._section.iterations_per_turn, self._section.max_turns)
+        return self._section.depth_cut.turns_at(iteration)
 
     def advantages(self, rows: Sequence[Row], iteration: int) -> list[TokenAdvantage]:
         """Return one advantage a row, in order.

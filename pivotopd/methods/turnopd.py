@@ -6,8 +6,8 @@
                                                     n_t episodes that reach depth t, T depths below the cap
     alpha   = clip( (iteration - s) / (e - s), 0, 1 )
 
-So the token mean is the b-weighted sum of the depths' token means. The controller, after each probe
-(rollouts that are not cut), depths counted from 1:
+So the token mean is the b-weighted sum of the depths' token means. The controller, after each iteration
+whose rollouts are not cut (warm-up and probes), depths counted from 1:
 
     K_t   = mean over turns at depth t of their mean ( lO - lT )         m_t = max(K_t, 0) * n_t / n_1
     H_eff = round( sum_t t * m_t / sum m )
@@ -15,7 +15,8 @@ So the token mean is the b-weighted sum of the depths' token means. The controll
     ema   = 0.7 * ema + 0.3 * max(H_eff, H_cov)      cap = clip( round(ema) + 1, 2, H_max )
 
 Source: TurnOPD, arXiv 2607.05804, as described by third parties; no code is known. omega_t is our form of
-its weighted loss as an advantage; s and e are iterations.
+its weighted loss as an advantage; s and e are iterations. The warm-up has no cap but moves the average; a
+probe plays on beyond the cap in force, and what lies beyond only measures.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pivotopd.depth import Depth
 from pivotopd.methods.advantage import by_episode, constant, of_tokens, require_signal, signal_log_ratio
 from pivotopd.methods.base import Method, Needs, Row, TokenAdvantage
 from pivotopd.methods.sections import TurnOpdMethod
@@ -35,13 +37,24 @@ class TurnOpd(Method):
 
     Args:
         section: Its settings.
-        cap: Depth cap in force; None takes the largest.
+        depth: What earlier probes have found.
     """
 
-    def __init__(self, section: TurnOpdMethod, cap: int | None = None) -> None:
-        self.needs = Needs(larger_teacher=True, depth_cut=True)
+    def __init__(self, section: TurnOpdMethod, depth: Depth | None = None) -> None:
+        self.needs = Needs(larger_teacher=True, depth_cut=True, depth_probes=True)
         self._section = section
-        self._cap = section.max_depth if cap is None else cap
+        self._depth = depth or Depth()
+
+    def at_depth(self, depth: Depth) -> TurnOpd:
+        """Return this method with what earlier probes have found."""
+        return TurnOpd(self._section, depth)
+
+    def next_depth(self, rows: Sequence[Row], iteration: int) -> Depth:
+        """Return the average and cap after an iteration; only rollouts that were not cut move them."""
+        if not self._section.depth_cut.uncut(iteration):
+            return self._depth
+        asked = probed_depth(rows, self._section)
+        return Depth(*next_cap(self._depth.average_turns, asked, self._section))
 
     def advantages(self, rows: Sequence[Row], iteration: int) -> list[TokenAdvantage]:
         """Return one advantage a row, in order.
@@ -50,10 +63,11 @@ class TurnOpd(Method):
             ArtifactError: A rollout row was not scored by the larger model, or scores differ in length.
         """
         require_signal(rows, "teacher_nats", every=True)
+        cap = self._section.depth_cut.cap(iteration, self._depth)
         tokens: Counter[int] = Counter()
         episodes: Counter[int] = Counter()
         for row in rows:
-            if row.source == "rollout" and row.turn < self._cap and row.mask.any():
+            if row.source == "rollout" and row.turn < cap and row.mask.any():
                 tokens[row.turn] += int(row.mask.sum())
                 episodes[row.turn] += 1
         blend = self.blend(episodes, iteration)
@@ -64,11 +78,6 @@ class TurnOpd(Method):
             of_tokens(constant(row, 0.0) if ratio is None else omega[row.turn] * ratio)
             for row, ratio in zip(rows, ratios, strict=True)
         ]
-
-    def uncut(self, iteration: int) -> bool:
-        """Tell whether an iteration plays rollouts that are not cut: the warm-up, and every probe."""
-        since = iteration - self._section.warm_up
-        return since < 0 or since % self._section.probe_every == 0
 
     def blend(self, episodes: Counter[int], iteration: int) -> dict[int, float]:
         """Return b_t of each depth from the number of episodes that reach it; they add up to 1."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pivotopd.errors import ArtifactError, NumericsError, StorageError
-from pivotopd.models.codec import TokenizerCodec
+from pivotopd.models.codec import TokenizerCodec, fingerprint_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -39,6 +39,33 @@ class Policy:
     codec: TokenizerCodec
     stop_ids: tuple[int, ...]
     pad_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model folder says without its weights.
+
+    Attributes:
+        tokenizer: Fingerprint of its tokenizer.
+        head_rows: Tokens that its head has logits for.
+        positions: Longest input in tokens; None without a limit.
+    """
+
+    tokenizer: str
+    head_rows: int
+    positions: int | None
+
+
+def model_facts(folder: str | Path) -> ModelFacts:
+    """Read a model folder's configuration and tokenizer.
+
+    Raises:
+        ArtifactError: One of them is missing or damaged, or the model is not a causal language model.
+    """
+    path = Path(folder)
+    config = _read_config(path).get_text_config()
+    limit = getattr(config, "max_position_embeddings", None)
+    return ModelFacts(fingerprint_of(_read_tokenizer(path)), int(config.vocab_size), limit)
 
 
 def make_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Policy:
@@ -188,7 +215,9 @@ def _read_config(path: Path) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING  # noqa: PLC0415 - heavy
 
     if not (path / "config.json").is_file():
-        raise ArtifactError("the model folder has no config.json", where=str(path), mend="check student.path")
+        raise ArtifactError(
+            "the model folder has no config.json", where=str(path), mend="check the path of the model"
+        )
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import get_args
 
@@ -11,20 +13,21 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.methods_cli import _WORDS
+from flows.methods_cli import _WORDS, needs_in_words
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.errors import ConfigError
 from pivotopd.exits import run_command
 from pivotopd.methods import sections
 from pivotopd.methods.base import Needs
-from pivotopd.methods.registry import ENTRIES, MISSING, make_method, missing_signals
-from pivotopd.records import Advantage, Signal, Turn, Update
+from pivotopd.methods.registry import ENTRIES, make_method
+from pivotopd.records import Advantage, Episode, Signal, Turn, Update
 from tests.conftest import ROOT
 from tests.flows.runs import train
 from tests.small_student import small_config, small_student
 
 SKILLED = ("opsd", "rlsd", "sdar", "agentopsd", "skill_sd")
-READY = ("pivotopd", "grpo", "pivotrl", "stepopsd", *SKILLED, "skill_grpo", "opid")
+BY_LARGER = ("opd", "turnopd", "tcod", "sod")
+READY = ("pivotopd", "grpo", "pivotrl", "stepopsd", *SKILLED, "skill_grpo", "opid", *BY_LARGER)
 AUXILIARY = ("sdar", "skill_sd")
 NAMES = [entry.name for entry in ENTRIES.values()]
 
@@ -43,18 +46,15 @@ def test_every_section_of_the_configuration_has_a_method_of_its_own_name() -> No
         assert type(make_method(section(), 2)) is entry.kind
 
 
-def test_every_need_has_words_and_every_missing_one_exists() -> None:
-    names = {item.name for item in dataclasses.fields(Needs)}
-    assert set(_WORDS) == names
-    assert set(MISSING) < names
+def test_every_need_has_words() -> None:
+    assert set(_WORDS) == {item.name for item in dataclasses.fields(Needs)}
 
 
-def test_methods_lists_all_with_what_can_run() -> None:
+def test_methods_lists_all_with_their_needs() -> None:
     rows = {line.split("│")[1].strip(): line for line in say("methods").splitlines() if line.startswith("│")}
     for entry in ENTRIES.values():
-        ready = not missing_signals(make_method(entry.section(), 2).needs)
-        assert rows[entry.name].split("│")[3].strip() == ("yes" if ready else "no")
-        assert ready == (entry.name in READY)
+        first = needs_in_words(make_method(entry.section(), 2).needs).split(",")[0]
+        assert rows[entry.name].split("│")[2].strip().startswith(first)
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=NAMES)
@@ -66,7 +66,6 @@ def test_a_method_s_page_has_formula_source_and_every_setting(entry: object) -> 
     for key, info in entry.section.model_fields.items():
         if key != "name":
             assert f"method.{key}={info.default}" in shown
-    assert ("Can run now." in shown) == (entry.name in READY)
 
 
 def test_an_unknown_method_is_a_mistake_with_the_nearest_name() -> None:
@@ -86,24 +85,35 @@ def test_the_manual_has_a_section_and_every_setting_of_each_method() -> None:
             assert key in ("name", "normalise_std") or named, (entry.name, key)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in READY])
+def type_of(name: str) -> type[sections.Settings]:
+    return next(section for section, entry in ENTRIES.items() if entry.name == name)
+
+
+@pytest.mark.parametrize("name", BY_LARGER)
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
-def test_a_method_that_lacks_a_signal_is_refused_before_anything_is_written(
-    name: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_larger_model_that_does_not_fit_is_refused_before_anything_is_written(
+    name: str,
+    options: list[str],
+    student: Path,
+    larger: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["train", f"method={name}", f"root={tmp_path / 'runs'}", *options]
+    other = shutil.copytree(larger, tmp_path / "other")
+    (other / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    base = ["train", f"method={name}", f"student={{kind: pretrained, path: {student}}}"]
+    base += [f"root={tmp_path / 'runs'}", *options]
+    assert run_command(lambda: app(base, standalone_mode=False)) == 2
+    assert f"method {name} needs a larger model" in capsys.readouterr().err
+    arguments = [*base, f"larger_teacher.path={other}"]
     assert run_command(lambda: app(arguments, standalone_mode=False)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    first = shown.err.splitlines()[0]
-    assert first.startswith(f"error: method {name} cannot run yet: it needs ")
-    missing = missing_signals(make_method(type_of(name)(), 2).needs)
-    assert all(words in first for words in missing)
+    assert "tokenizer is not the student's" in shown.err
+    assert str(other) in shown.err
+    assert str(student) in shown.err
+    assert "mend:" in shown.err
     assert not (tmp_path / "runs").exists()
-
-
-def type_of(name: str) -> type[sections.Settings]:
-    return next(section for section, entry in ENTRIES.items() if entry.name == name)
 
 
 # ---------------------------------------------------------------------- real runs
@@ -111,14 +121,18 @@ def type_of(name: str) -> type[sections.Settings]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
-def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_path: Path) -> None:
+def test_a_ready_method_trains_for_two_iterations(
+    name: str, student: Path, larger: Path, tmp_path: Path
+) -> None:
     if name == "skill_grpo":  # a student that has never seen skills cannot play on its prompts
         student = small_student(skilled_share=0.4)
+    by_larger = name in BY_LARGER
     # long and many enough that some episodes of one task are won and others not
     config = small_config(
         tmp_path / "root",
         student,
-        method={"name": name},
+        method={"name": name, **({"warm_up": 0} if name == "turnopd" else {})},
+        larger_teacher__path=str(larger) if by_larger else None,
         environment__max_turns=16,
         rollout__tasks=4,
         rollout__group_size=12,
@@ -142,6 +156,11 @@ def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_
     banks = sum(one.manifest.stage == "skills" for one in found)
     assert banks == (name in SKILLED or name == "skill_grpo"), "one a run"
     assert any(signal.action_mask is not None for signal in signals) == (name == "stepopsd")
+    assert all((signal.teacher_nats is not None) == by_larger for signal in signals)
+    assert all((update.manifest.counts["teacher_scored_tokens"] > 0) == by_larger for update in updates)
+    assert all(("teacher" in update.manifest.inputs) == by_larger for update in updates)
+    if name in ("tcod", "turnopd"):
+        check_depth(name, found, updates)
     assert any(one.manifest.stage == "recover" for one in found) == (name == "pivotopd")
     if name == "stepopsd":
         check_actions(found, signals, advantages)
@@ -150,6 +169,18 @@ def test_a_ready_method_trains_for_two_iterations(name: str, student: Path, tmp_
 def iteration_of(artifact: Artifact) -> int:
     assert artifact.manifest.iteration is not None
     return artifact.manifest.iteration
+
+
+def check_depth(name: str, found: list[Artifact], updates: list[Artifact]) -> None:
+    """TCOD plays one turn in both iterations; TurnOPD's second rollout ends at the cap of its first."""
+    rollouts = sorted((one for one in found if one.manifest.stage == "rollout"), key=iteration_of)
+    deepest = [max(episode.turns for episode in one.rows(Episode)) for one in rollouts]
+    if name == "tcod":
+        assert deepest == [1, 1]
+        return
+    cap = json.loads(updates[0].log("depth.json"))["cap_turns"]
+    assert deepest == [16, min(16, cap)]
+    assert 2 <= cap < 16
 
 
 def check_actions(found: list[Artifact], signals: list[Signal], advantages: list[Advantage]) -> None:

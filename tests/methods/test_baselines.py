@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pivotopd.depth import Depth
 from pivotopd.errors import ArtifactError
 from pivotopd.methods import sections
 from pivotopd.methods.base import Row, TokenAdvantage
@@ -100,8 +101,10 @@ def test_turnopd_weighs_depths_between_tokens_and_turns() -> None:
         omega = [blend[0] * 7 / 3, blend[1] * 7 / 3, blend[2] * 7]
         wanted = [[omega[i % 3] * x for x in d] for i, d in enumerate(DELTA[:5])]
         same(run(sections.TurnOpdMethod(), rows, iteration), wanted)
-    capped = TurnOpd(sections.TurnOpdMethod(), cap=1).advantages(rows, 7)
+    capped = TurnOpd(sections.TurnOpdMethod(), Depth(1.0, 1)).advantages(rows, 7)
     same(capped, [DELTA[0], [0.0], [0.0], DELTA[3], [0.0, 0.0]])
+    warming = TurnOpd(sections.TurnOpdMethod()).at_depth(Depth(1.0, 1)).advantages(rows, 2)
+    assert all(np.any(one.total) == np.any(d) for one, d in zip(warming, DELTA, strict=False)), "no cap yet"
 
 
 @given(
@@ -139,8 +142,15 @@ def test_turnopd_s_controller() -> None:
     assert probed_depth(rows, sections.TurnOpdMethod()) == 2.0
     assert probed_depth(rows, sections.TurnOpdMethod(min_successes=1)) == 3.0
     assert probed_depth([gap("a", 0, -1.0)], sections.TurnOpdMethod()) == 0.0
-    method = TurnOpd(sections.TurnOpdMethod())
-    assert [iteration for iteration in range(24) if method.uncut(iteration)] == [0, 1, 2, 3, 11, 19]
+    uncut = sections.TurnOpdMethod().depth_cut.uncut
+    assert [iteration for iteration in range(24) if uncut(iteration)] == [0, 1, 2, 3, 11, 19]
+    first = TurnOpd(sections.TurnOpdMethod()).next_depth(rows, 0)
+    assert first == Depth(2.0, 3)
+    later = TurnOpd(sections.TurnOpdMethod(min_successes=1)).at_depth(first)
+    probed = later.next_depth(rows, 3)
+    assert probed.average_turns == pytest.approx(0.7 * 2 + 0.3 * 3)
+    assert probed.cap_turns == 3
+    assert later.next_depth(rows, 4) == first, "a rollout that was cut says nothing about depth"
     assert next_cap(None, 4.0, sections.TurnOpdMethod()) == (4.0, 5)
     assert next_cap(4.0, 8.0, sections.TurnOpdMethod()) == (pytest.approx(5.2), 6)
     assert next_cap(None, 0.0, sections.TurnOpdMethod())[1] == 2

@@ -101,11 +101,6 @@ def test_ablations_of_recovery_leave_rollout_and_label(setting: str) -> None:
     assert changed_by(f"method.{setting}") == {"recover 0", "update 0"} | AFTER_UPDATE_0
 
 
-def test_a_method_that_lacks_a_signal_has_no_plan() -> None:
-    with pytest.raises(ConfigError, match="sod cannot run yet: it needs token scores"):
-        plan_of(["method=sod"]).stages()
-
-
 @pytest.mark.parametrize("name", ["grpo", "pivotrl", "stepopsd"])
 def test_methods_without_a_teacher_neither_label_nor_recover(name: str) -> None:
     assert plan_of([f"method={name}"]).stages() == ("rollout", "update")
@@ -249,6 +244,80 @@ def test_a_long_plan_is_not_deep() -> None:
     assert last.inputs["policy"] == plan.policy(400)
     listed = [plan.job(stage, iteration) for iteration in range(400) for stage in plan.stages()]
     assert len({job.digest for job in listed}) == 1600
+
+
+# ------------------------------------------------------------------------- larger models
+
+
+def by_larger(student: Path, larger: Path, method: str, *overrides: str) -> Plan:
+    given = [f"student={{kind: pretrained, path: {student}}}", f"larger_teacher.path={larger}"]
+    return plan_of([*given, f"method={method}", *overrides])
+
+
+@pytest.mark.parametrize("method", ["opd", "sod", "tcod", "turnopd"])
+def test_a_larger_model_is_an_input_of_the_update_by_its_content(
+    method: str, student: Path, larger: Path, tmp_path: Path
+) -> None:
+    plan = by_larger(student, larger, method)
+    assert plan.stages() == ("rollout", "update")
+    source = plan.job("update", 0).inputs["teacher"]
+    assert source.folder == str(larger)
+    assert all("teacher" not in plan.job("rollout", iteration).inputs for iteration in (0, 1))
+    moved = shutil.copytree(larger, tmp_path / "moved")
+    same = by_larger(student, moved, method)
+    assert same.job("update", 1).digest == plan.job("update", 1).digest
+    other = by_larger(student, student, method)
+    assert other.job("rollout", 0).digest == plan.job("rollout", 0).digest
+    assert other.job("update", 0).digest != plan.job("update", 0).digest
+    assert other.job("rollout", 1).digest != plan.job("rollout", 1).digest
+
+
+def test_without_a_larger_model_or_with_another_tokenizer_there_is_no_update(
+    student: Path, larger: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="needs a larger model, and none is given"):
+        plan_of(["method=opd"]).job("update", 0)
+    with pytest.raises(ConfigError, match="needs a larger model, and none is given"):
+        plan_of(["method=opd"]).job("rollout", 1)
+    other = shutil.copytree(larger, tmp_path / "other")
+    (other / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with pytest.raises(ConfigError, match="tokenizer is not the student's"):
+        by_larger(student, other, "opd").job("update", 0)
+
+
+def test_methods_that_need_none_have_no_such_input(larger: Path) -> None:
+    assert changed_by(f"larger_teacher.path={larger}") == set()
+
+
+def test_only_probes_hang_on_the_update_before(student: Path, larger: Path) -> None:
+    plan = by_larger(student, larger, "turnopd")
+    for stage in ("rollout", "update"):
+        assert "depth" not in plan.job(stage, 0).inputs
+        assert plan.job(stage, 1).inputs["depth"] == plan.job("update", 0).output
+        assert "depth" not in by_larger(student, larger, "tcod").job(stage, 1).inputs
+
+
+def test_a_long_plan_of_probes_is_not_deep(student: Path, larger: Path) -> None:
+    plan = by_larger(student, larger, "turnopd", "iterations=400")
+    assert plan.evaluate(400).inputs["policy"] == plan.policy(400)
+    assert plan.job("rollout", 399).inputs["depth"] == plan.job("update", 398).output
+
+
+@pytest.mark.parametrize(
+    "setting", ["tcod.iterations_per_turn=2", "turnopd.warm_up=1", "turnopd.max_depth=4"]
+)
+def test_a_schedule_of_depth_is_the_rollout_s(setting: str, student: Path, larger: Path) -> None:
+    method, _, key = setting.partition(".")
+    before, after = by_larger(student, larger, method), by_larger(student, larger, method, f"method.{key}")
+    assert before.job("rollout", 0).digest != after.job("rollout", 0).digest
+
+
+def test_other_settings_of_such_a_method_leave_its_rollout(student: Path, larger: Path) -> None:
+    before = by_larger(student, larger, "tcod")
+    after = by_larger(student, larger, "tcod", "method.coefficient=2")
+    assert before.job("rollout", 0).digest == after.job("rollout", 0).digest
+    assert before.job("update", 0).digest != after.job("update", 0).digest
+    assert by_larger(student, larger, "opd").job("rollout", 0).digest != before.job("rollout", 0).digest
 
 
 # ------------------------------------------------------------------------- reruns
