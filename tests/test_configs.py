@@ -22,10 +22,11 @@ def test_config_loads_and_takes_an_override(path: Path) -> None:
     assert load_config(path, ["seed=7", "method=grpo"]).method.name == "grpo"
 
 
-def test_the_papers_file_changes_only_what_a_user_must_give() -> None:
-    paper = load_config(next(path for path in CONFIGS if path.name == "alfworld-qwen3-1.7b.yaml"))
+@pytest.mark.parametrize(("name", "model"), [("1.7b", "Qwen3-1.7B"), ("8b", "Qwen3-8B")])
+def test_the_papers_files_change_only_what_a_user_must_give(name: str, model: str) -> None:
+    paper = load_config(next(path for path in CONFIGS if path.name == f"alfworld-qwen3-{name}.yaml"))
     plain = RunConfig(
-        student=PretrainedStudent(path="models/Qwen3-1.7B"),
+        student=PretrainedStudent(path=f"models/{model}"),
         environment={"games": "data/alfworld"},
         update={"dtype": "bfloat16"},
     )
