@@ -10,8 +10,6 @@ BENCH_ARGS ?=
 
 # Tools of the virtual environment first: DeepSpeed looks for ninja on PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-# DeepSpeed compiles one small extension at the first update; kept here, apart from other environments.
-export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.cache/torch_extensions
 export DS_ACCELERATOR ?= cpu
 
 .PHONY: help install demo test lint doctor bench docs lock clean

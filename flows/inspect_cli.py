@@ -51,6 +51,7 @@ def _show_run(console: Console, run: str, iteration: int | None) -> None:
     from rich.table import Table
 
     from pivotopd.artifacts import list_artifacts
+    from pivotopd.errors import ArtifactError
     from stages.command import STAGES
     from stages.metrics import metrics_of
     from stages.runs import find_run
@@ -64,6 +65,12 @@ def _show_run(console: Console, run: str, iteration: int | None) -> None:
     found = [a for a in list_artifacts(layout.store, layout.run) if a.manifest.stage in STAGES]
     if iteration is not None:
         found = [artifact for artifact in found if artifact.manifest.iteration == iteration]
+    if iteration is not None and not found:
+        raise ArtifactError(
+            f"there is nothing of iteration {iteration}",
+            where=layout.uri,
+            mend="`pivotopd inspect RUN` lists all",
+        )
     for artifact in sorted(found, key=_order):
         manifest = artifact.manifest
         metrics = [f"{name.split('/', 1)[1]} {value:.3g}" for name, value in metrics_of(artifact).items()]
@@ -115,6 +122,7 @@ def _show_episode(console: Console, run: str, iteration: int, episode: str) -> N
         if one.episode == episode
     }
     one = played[0]
+    console.print(", ".join(f"{stage} {made.digest[:12]}" for stage, made in found.items()), style="dim")
     console.print(f"{one.task}: {turns[0].instruction if turns else ''}", markup=False)
     console.print(
         f"return {one.episode_return:g}, {'won' if one.won else 'not won'}, ended by {one.termination}\n"

@@ -228,7 +228,7 @@ class Artifact:
         try:
             file = pq.ParquetFile(io.BytesIO(self._bytes(part)))
             check_schema(record, file.schema_arrow, where)
-            table = file.read()
+            table = file.read(use_threads=False)  # threads that still start at exit abort the process
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise ArtifactError(f"not a readable Parquet file: {error}", where=where, mend=_RERUN) from error
         if table.num_rows != part.rows:
@@ -320,6 +320,12 @@ class Artifact:
 
     def _at(self, stored: Part | File) -> str:
         return self.store.join(f"{self.path}/{stored.path}")
+
+
+def content_folder(folder: Path) -> Path:
+    """Return the model folder inside a local checkpoint's folder; any other folder as it is."""
+    inside = sorted(folder.glob("content-*")) if (folder / MANIFEST).is_file() else []
+    return inside[0] if len(inside) == 1 else folder
 
 
 def list_artifacts(store: Store, prefix: str = "") -> Iterator[Artifact]:

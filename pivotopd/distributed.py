@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.metadata
 import io
 import logging
 import os
@@ -28,8 +29,8 @@ def join() -> Any:
     """Join the process group, start DeepSpeed's communication, and return the ``deepspeed`` module.
 
     The first call on a machine compiles DeepSpeed's shared-memory operator (about a minute; needs a C++
-    compiler; kept under ``TORCH_EXTENSIONS_DIR``). DeepSpeed has no switch against it. Later calls cost
-    nothing.
+    compiler; kept under ``TORCH_EXTENSIONS_DIR``, by default in the user's cache). DeepSpeed has no switch
+    against it. Later calls cost nothing.
 
     Raises:
         ConfigError: A launcher's environment is incomplete, or the operator does not compile.
@@ -37,6 +38,7 @@ def join() -> Any:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(_extensions_folder()))
     if not dist.is_initialized():
         _join_torch("nccl" if on_gpu else "gloo")
     with quiet(), _own_programs_first():
@@ -47,11 +49,18 @@ def join() -> Any:
         except (RuntimeError, OSError) as error:  # OSError: the folder of compiled operators
             raise ConfigError(
                 f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0][:120]}",
-                where=os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions"),
+                where=os.environ["TORCH_EXTENSIONS_DIR"],
                 mend="install a C++ compiler (g++) and ninja, and give TORCH_EXTENSIONS_DIR a folder that "
                 "can be written: the first start compiles an operator there",
             ) from error
     return deepspeed
+
+
+def _extensions_folder() -> Path:
+    """Return where compiled operators are kept: in the user's cache, apart for each pair of versions."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    versions = f"torch-{torch.__version__}-deepspeed-{importlib.metadata.version('deepspeed')}"
+    return Path(base) / "pivotopd" / "torch_extensions" / versions
 
 
 def _join_torch(backend: str) -> None:

@@ -81,11 +81,12 @@ class RecoveryRate:
 
 
 def panel_of(tasks: Sequence[Task], count: int) -> list[Task]:
-    """Return a fixed panel: ``count`` tasks at equal steps through the sorted ids, all where there are fewer.
+    """Return a fixed panel, by id: ``count`` tasks at equal steps, all where there are fewer.
 
-    Ids of one task type lie together in the official games, so equal steps keep the types' shares.
+    The steps go through the tasks by type and id, so they keep the types' shares whatever the ids look like.
     """
-    return _at_equal_steps(sorted(tasks, key=lambda task: task.id), count)
+    ordered = sorted(tasks, key=lambda task: (task.family, task.id))
+    return sorted(_at_equal_steps(ordered, count), key=lambda task: task.id)
 
 
 def _at_equal_steps(ordered: list[T], count: int) -> list[T]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from pivotopd.artifacts import RunLayout
+from pivotopd.artifacts import RunLayout, content_folder
 from pivotopd.blobs import sha256_of
 from pivotopd.config import PretrainedStudent, RunConfig, SelfSection
 from pivotopd.environments.base import Environment
@@ -166,7 +166,7 @@ class Plan:
             raise ArtifactError(
                 "no such model folder", where=str(folder), mend="set student.path to a folder of a model"
             )
-        return _model_source(folder)
+        return _model_source(content_folder(folder))
 
     @cached_property
     def _larger_teacher(self) -> Source:

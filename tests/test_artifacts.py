@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pivotopd import publish
-from pivotopd.artifacts import Artifact, RunLayout, Store, find_runs, list_artifacts
+from pivotopd.artifacts import Artifact, RunLayout, Store, content_folder, find_runs, list_artifacts
 from pivotopd.blobs import Blobs
 from pivotopd.errors import ArtifactError, StorageError
 from pivotopd.manifest import Part, content_digest, stage_digest
@@ -358,3 +358,12 @@ def test_an_unreadable_manifest_is_not_absence(local: Store) -> None:
     (folder_of(local) / "manifest.json").mkdir(parents=True)  # root may read any file, but not a folder
     with pytest.raises(StorageError, match="cannot read"):
         local.open_artifact(PREFIX, DIGEST)
+
+
+def test_a_checkpoint_s_folder_leads_to_its_model(tmp_path: Path) -> None:
+    published = tmp_path / "checkpoint"
+    (published / "content-0123").mkdir(parents=True)
+    assert content_folder(published) == published  # without a manifest it is no checkpoint
+    (published / "manifest.json").write_text("{}")
+    assert content_folder(published) == published / "content-0123"
+    assert content_folder(published / "content-0123") == published / "content-0123"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from pivotopd.evaluation import (
     RecoveryRate,
     find_mistakes,
     panel_jobs,
+    panel_of,
     recovery_jobs,
     summarise_panel,
     summarise_recovery,
@@ -268,3 +270,16 @@ def test_each_mistake_counts_the_same_however_often_it_was_replayed() -> None:
     assert summarise_recovery(replays[1:3], replays=2) == RecoveryRate(1, 2, 0.0, None)
     assert summarise_recovery([], replays=2) is None
     assert recovery_jobs([], replays=2, seed=0, how="replay") == []
+
+
+def test_a_panel_keeps_the_types_shares_where_they_take_turns_in_the_ids() -> None:
+    families = ("a", "b", "c", "d")
+    tasks = [
+        Task(f"{index:06d}-{families[index % 4]}", "alfworld", "valid", families[index % 4], "hash", None)
+        for index in range(128)
+    ]
+    for count in (4, 8, 16, 32, 64, 128):
+        panel = panel_of(tasks, count)
+        assert Counter(task.family for task in panel) == dict.fromkeys(families, count // 4)
+        assert panel == sorted(panel, key=lambda task: task.id)
+        assert panel == panel_of(tasks[::-1], count)

@@ -32,7 +32,7 @@ __all__ = ["StockEnv", "StockSnapshot", "packages", "play_stock"]
 
 _PLACEHOLDER: Final = "UNKNOWN GOAL."
 _MEND_INSTALL: Final = (
-    "pip install 'pivotopd[alfworld]' (infra/stock_engine.sh does it and keeps the built wheel)"
+    "run `bash infra/stock_engine.sh`, which installs pivotopd[alfworld] and keeps the built wheel"
 )
 
 
