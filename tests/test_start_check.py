@@ -48,7 +48,7 @@ class Player:
 class Noting(Prompter):
     """A prompter that tells a player the views."""
 
-    player: Player
+    player: Player = field(kw_only=True)
 
     def plain(self, *given: object) -> Prompt | None:
         prompt = super().plain(*given)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ AGENTS = _agents()
 
 def _check(answer: Callable[[View], str], games: Sequence[Game] = GAMES) -> StartReport:
     player = Player(answer)
-    prompter = Noting(make_wording("compact"), CODEC, 3, 512, player)
+    prompter = Noting(make_wording("compact"), CODEC, 3, 512, player=player)
     environment = AlfworldEnvironment(EnvironmentSection(prompt="compact"))
     check = StartCheck(environment, prompter, player, 20, 48, seed=0)
     return check.run([task_of(game) for game in games])
