@@ -304,7 +304,7 @@ class EvaluationSection(Section):
     every: Annotated[int, Field(ge=0)] = 10
     """Iterations between evaluations during training; 0 evaluates only before and after."""
     tasks: Count = 128
-    """Tasks of the panel, at equal steps through the split's sorted ids."""
+    """Tasks of the panel, at equal steps through the split by task type and id."""
     samples: Count = 1
     """Episodes a task."""
     temperature: NonNegative = 0.4
