@@ -2,8 +2,8 @@
 
 The paper's protocol (App. E.2) in a small form; see docs/method.md, Evaluation and recovery rate.
 
-The panel is taken at equal steps from the tasks by type and id, so it never depends on machine, worker or file
-order. The mistakes are the first oracle-pivotal turns of the start policy's failed episodes; every policy
+The panel is taken at equal steps from the tasks by type and id, so it never depends on machine, worker or
+file order. The mistakes are the first oracle-pivotal turns of the start policy's failed episodes; every policy
 replays the same ones.
 """
 
