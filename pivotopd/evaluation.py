@@ -3,8 +3,8 @@
 The paper's protocol (App. E.2) in a small form; see docs/method.md, Evaluation and recovery rate.
 
 The panel is taken at equal steps from the tasks by type and id, so it never depends on machine, worker or
-file order. The mistakes are the first oracle-pivotal turns of the start policy's failed episodes; every policy
-replays the same ones.
+file order. The mistakes are the first oracle-pivotal turns of the start policy's failed episodes; every
+policy replays the same ones.
 """
 
 from __future__ import annotations
