@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from pivotopd.artifacts import Artifact
@@ -28,12 +30,13 @@ def inspect(
 
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     if episode is not None:
-        _show_episode(console, run, _iteration_of(episode) if iteration is None else iteration, episode)
+        _show_episode(console, run, _iteration_of(episode, iteration), episode)
     else:
         _show_run(console, run, iteration)
 
 
-def _iteration_of(episode: str) -> int:
+def _iteration_of(episode: str, asked: int | None) -> int:
+    """Return the iteration that an episode's id names; ConfigError where another one is asked for."""
     from pivotopd.errors import ConfigError
 
     first = episode.partition("/")[0]
@@ -42,6 +45,12 @@ def _iteration_of(episode: str) -> int:
             f"{episode!r} is not an episode's id",
             where="--episode",
             mend="write ITERATION/TASK/SAMPLE: 0003/000/01",
+        )
+    if asked not in (None, int(first)):
+        raise ConfigError(
+            f"episode {episode} is of iteration {int(first)}, not of {asked}",
+            where="--iteration",
+            mend="leave --iteration out: the episode's id names it",
         )
     return int(first)
 
@@ -131,10 +140,11 @@ def _show_episode(console: Console, run: str, iteration: int, episode: str) -> N
         if told.episode == episode and (told.lesson or told.unread):
             said = f"lesson: {told.lesson}" if told.lesson else f"not read by the teacher: {told.unread}"
             console.print(said, markup=False, style="yellow")
+    named = not recover or recover.manifest.config["method"]["hint_form"] == "action"
     for turn in sorted(turns, key=lambda turn: turn.turn):
         _show_turn(console, turn, labels.get(turn.turn), advantages.get((turn.turn, None)))
         if turn.turn in chains:
-            _show_chain(console, chains[turn.turn], branches, advantages)
+            _show_chain(console, chains[turn.turn], branches, advantages, named=named)
 
 
 def _show_turn(console: Console, turn: Turn, label: Label | None, advantage: Advantage | None) -> None:
@@ -143,7 +153,7 @@ def _show_turn(console: Console, turn: Turn, label: Label | None, advantage: Adv
     console.print(f"[bold]{turn.turn:3}[/bold] {escape(_short(turn.observation))}")
     marks = [] if turn.valid else ["[red]invalid reply[/red]"]
     marks += ["[red]cut[/red]"] if turn.finish_reason == "length" else []
-    marks += [_colour(sum(advantage.total) / max(1, len(advantage.total)))] if advantage else []
+    marks += [_colour(advantage.total)] if advantage else []
     console.print(f"    [cyan]> {escape(_short(turn.action))}[/cyan]  {'  '.join(marks)}")
     if label is not None:
         style = "yellow" if label.pivotal else "dim"
@@ -152,6 +162,11 @@ def _show_turn(console: Console, turn: Turn, label: Label | None, advantage: Adv
         known = label.distance_before is not None  # only an oracle knows distances
         distances = f" (turns to go {label.distance_before} -> {after})" if known else ""
         console.print(f"    [{style}]{label.reason}: gold action {gold}{distances}[/{style}]")
+    for part in ("prevention", "lesson"):
+        values = getattr(advantage, part, ())
+        if len(values):
+            hint = "gold hint" if part == "prevention" else "lesson"
+            console.print(f"    {hint}: {_colour(values)}, part of the turn's")
 
 
 def _show_chain(
@@ -159,23 +174,28 @@ def _show_chain(
     chain: Chain,
     branches: list[Turn],
     advantages: dict[tuple[int, int | None], Advantage],
+    *,
+    named: bool,
 ) -> None:
     from rich.markup import escape
 
     for branch in sorted(branches, key=lambda turn: turn.turn):
         if branch.pivot_turn == chain.pivot_turn:
             advantage = advantages.get((branch.turn, branch.pivot_turn))
-            shown = _colour(sum(advantage.total) / max(1, len(advantage.total))) if advantage else ""
+            shown = _colour(advantage.total) if advantage else ""
             console.print(
                 f"      [green]recovery {branch.depth}[/green] {escape(_short(branch.observation))}"
             )
-            console.print(f"        hint {escape(branch.gold_action or '')}")
+            hint = "hint" if named else "hint without an action, where the teacher named"
+            console.print(f"        {hint} {escape(branch.gold_action or '')}")
             console.print(f"        [cyan]> {escape(_short(branch.action))}[/cyan]  {shown}")
     detail = f": {escape(chain.detail)}" if chain.detail else ""
     console.print(f"      [dim]recovery ended by {chain.stopped} after {chain.accepted} turns{detail}[/dim]")
 
 
-def _colour(advantage: float) -> str:
+def _colour(values: Sequence[float]) -> str:
+    """Return the mean advantage of a turn's tokens in its colour."""
+    advantage = sum(values) / max(1, len(values))
     colour = "green" if advantage > 0 else "red" if advantage < 0 else "dim"
     return f"[{colour}]advantage {advantage:+.4f}[/{colour}]"
 

@@ -20,6 +20,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done and what is done already.")
     ] = False,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="With --dry-run: first the resolved configuration.")
+    ] = False,
 ) -> None:
     """Train a policy. The same command again goes on where an earlier one stopped."""
     from flows.arguments import config_from
@@ -27,7 +30,7 @@ def train(
     config = config_from(arguments)
     _refuse_unrunnable(config)
     if dry_run:
-        _show_plan(config)
+        _show_plan(config, settings=settings)
         return
     run_training(config)
 
@@ -65,7 +68,7 @@ def run_training(config: RunConfig) -> None:
     watcher.show_result()
 
 
-def _show_plan(config: RunConfig) -> None:
+def _show_plan(config: RunConfig, *, settings: bool) -> None:
     """Print every job with its address and whether it is published."""
     from flows.prefect_defaults import set_prefect_defaults
 
@@ -81,7 +84,8 @@ def _show_plan(config: RunConfig) -> None:
     config = named(config)
     layout = RunLayout(config.root, config.name or "")
     work, plan = Work(config, layout), Plan(config, layout)
-    typer.echo(dump_config(config))
+    if settings:
+        typer.echo(dump_config(config))
     for job in jobs_of(plan):
         state = "cached" if work.find(job) else "would run"
         typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -21,6 +21,9 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells count it: 128 + SIGINT."""
+
+READER_GONE: Final = 141
+"""Exit code where whoever read the output has gone, as shells count it: 128 + SIGPIPE."""
 
 EXIT_CODES: Final = {
     0: "done",
@@ -34,6 +37,7 @@ EXIT_CODES: Final = {
     74: "the store cannot be written or reached",
     75: "asked to stop; start the same command again to go on",
     INTERRUPTED: "interrupted with Ctrl-C",
+    READER_GONE: "the reader of the output has gone, as in `pivotopd ... | head`",
 }
 """Meaning of every exit code; the manual's table is made from it."""
 
@@ -42,12 +46,24 @@ def run_command(body: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code.
 
     A :class:`PivotError` is printed on stderr in its three parts, and so is a full disk wherever it was met,
-    such as under a redirected output; every other exception is a defect and is raised on, with its traceback.
+    such as under a redirected output. A reader that has gone ends the command without a word. Every other
+    exception is a defect and is raised on, with its traceback.
     """
     _open_closed_streams()
     try:
+        return _run(body)
+    except BrokenPipeError:
+        return _reader_gone()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer or Rich met it first
+            return _reader_gone()
+        raise
+
+
+def _run(body: Callable[[], int | None]) -> int:
+    try:
         with stop_signals():
-            return body() or 0
+            return _flushed(body)
     except PivotError as error:
         _say(f"error: {error}")
         return error.exit_code
@@ -65,6 +81,17 @@ def run_command(body: Callable[[], int | None]) -> int:
         if end.code == INTERRUPTED:  # Typer met the KeyboardInterrupt first
             _say("interrupted")
         raise
+
+
+def _flushed(body: Callable[[], int | None]) -> int:
+    """Run a body and write out what it printed; later nobody could catch what that meets."""
+    try:
+        code = body() or 0
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return code
 
 
 @contextmanager
@@ -85,6 +112,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
         f"asked to stop by {signal.Signals(number).name}",
         mend="start the same command again: what is finished is kept",
     )
+
+
+def _reader_gone() -> int:
+    """Let what is still buffered go nowhere, so that the interpreter does not stumble over it at its end."""
+    with suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return READER_GONE
 
 
 def _open_closed_streams() -> None:

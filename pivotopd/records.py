@@ -70,7 +70,7 @@ class Turn:
     """
 
     TABLE: ClassVar[str] = "turns"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     run: str = column(TEXT, "name of the run")
     iteration: int = column(INT32, "training iteration, from 0")
@@ -80,6 +80,7 @@ class Turn:
     source: str = column(TEXT, "rollout or recovery")
     seed: int = column(INT64, "seed of this response's random draws")
     prompt_ids: Sequence[int] = column(IDS, "token ids of the prompt, without any hint")
+    shown_pairs: int = column(INT32, "earlier observation/action pairs in the prompt, the latest ones")
     response_ids: Sequence[int] = column(IDS, "sampled token ids, with the end token where it was sampled")
     behaviour_logprobs_nats: Sequence[float] = column(
         NATS, "log-probability of each response token under the policy and prompt that sampled it"

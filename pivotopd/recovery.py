@@ -206,6 +206,7 @@ class Recoverer:
                 source="recovery",
                 seed=request.seed,
                 prompt_ids=chain.prompt.ids,
+                shown_pairs=len(chain.prompt.view.history),
                 response_ids=completion.response_ids.tolist(),
                 behaviour_logprobs_nats=completion.logprobs_nats.tolist(),
                 temperature=self.sampling.temperature,

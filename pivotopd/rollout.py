@@ -177,6 +177,7 @@ class Player:
 
     def _step(self, one: _Live, request: Request, completion: Completion) -> str | None:
         """Send the response's action; returns why the episode ended, or None."""
+        assert one.prompt is not None, "it was asked with one"  # noqa: S101 - a defect of the caller
         before, snapshot, state_hash = one.result, one.env.dump(), one.env.state_hash()
         text, escaped = self.prompter.codec.decode(completion.response_ids.tolist())
         reply = self.prompter.wording.parse(text)
@@ -192,6 +193,7 @@ class Player:
                 source="rollout",
                 seed=request.seed,
                 prompt_ids=request.prompt_ids,
+                shown_pairs=len(one.prompt.view.history),
                 response_ids=completion.response_ids.tolist(),
                 behaviour_logprobs_nats=completion.logprobs_nats.tolist(),
                 temperature=self.sampling.temperature,

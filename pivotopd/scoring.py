@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompt, Prompter
-from pivotopd.errors import ConfigError
+from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest
 from pivotopd.records import Label, Lesson, Signal, Turn
@@ -139,7 +139,7 @@ class Signaller:
         for index, row in enumerate(rows):
             action = gold.get((row.episode, row.turn))
             if row.source == "recovery":
-                prompts[index] = row.hinted_prompt_ids or ()
+                prompts[index] = _with_hint(row)
             elif self.needs.gold_hint and action is not None:
                 prompts[index] = self.prompter.hinted(self._plain(row, episodes), hint=action)
         return self._scored(rows, prompts)
@@ -197,6 +197,20 @@ class Signaller:
         requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in fitting.items()]
         scores = self.policy.score(requests) if requests else []
         return dict(zip(fitting, scores, strict=True)), len(prompts) - len(fitting)
+
+
+def _with_hint(row: Turn) -> Sequence[int]:
+    """Return the prompt that sampled a recovery.
+
+    Raises:
+        ArtifactError: The row has none.
+    """
+    if not row.hinted_prompt_ids:
+        raise ArtifactError(
+            f"the recovery row of episode {row.episode}, turn {row.turn} has no prompt with a hint",
+            mend="rerun the recover stage",
+        )
+    return row.hinted_prompt_ids
 
 
 def _rollouts_by_episode(rows: Sequence[Turn]) -> dict[str, list[Turn]]:

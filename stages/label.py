@@ -24,7 +24,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; only a student that teaches draws with the seed."""
     found: dict[str, Any] = {
         "teacher": config.teacher_reads,
-        "environment": config.environment.model_dump(mode="json", include={"engine", "wording", "history"}),
+        "environment": config.environment.model_dump(mode="json", include={"engine", "wording"}),
     }
     if config.method.analysed:
         found["analysed"] = True

@@ -196,8 +196,9 @@ def made_turn(index: int = 0, **changes: object) -> Turn:
     """A row written by hand."""
     row = Turn(
         run="test", iteration=2, episode="e", group="g", turn=index, source="rollout", seed=index,
-        prompt_ids=[5, 6, 2], response_ids=[7, 1], behaviour_logprobs_nats=[-0.5, -0.25], temperature=1.0,
-        finish_reason="stop", instruction="Your task is to: do it.", observation=f"seen {index}",
+        prompt_ids=[5, 6, 2], shown_pairs=0, response_ids=[7, 1], behaviour_logprobs_nats=[-0.5, -0.25],
+        temperature=1.0, finish_reason="stop", instruction="Your task is to: do it.",
+        observation=f"seen {index}",
         admissible=("go to fridge 1", "look"), response_text=reply("look"), text_escaped=False, action="look",
         committed=True, valid=True, reward=0.0, state_hash="h", snapshot=None,
         next_observation=f"seen {index + 1}", pivot_turn=None, depth=None, gold_action=None,

@@ -49,7 +49,7 @@ def episode(plan: Sequence[str], name: str = "e", task: int = 0) -> Transcript:
 
 
 def oracle_labels(*transcripts: Transcript) -> list[Label]:
-    teacher = OracleTeacher(play.environment(), True, play.HISTORY, 50)
+    teacher = OracleTeacher(play.environment(), True, 50)
     return [
         label
         for one, reading in zip(transcripts, teacher.read(transcripts), strict=True)
@@ -88,7 +88,7 @@ def recoverer(answer: play.Answer = obey, **changes: object) -> Recoverer:
         play.environment(),
         play.prompter(),
         play.Scripted(answer),
-        OracleTeacher(play.environment(), True, play.HISTORY, 50),
+        OracleTeacher(play.environment(), True, 50),
         play.SAMPLING,
         max_turns=play.MAX_TURNS,
         depth=2,

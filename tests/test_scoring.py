@@ -380,3 +380,11 @@ def test_a_turn_has_its_own_skill_or_the_episode_s(case: Case, policy: Transform
     )
     assert found.skills_too_long == 6
     assert [turn for _, _, turn in has(found.signals, "skill_nats")] == [3, 5]
+
+
+def test_a_recovery_without_the_prompt_that_sampled_it_is_refused(case: Case) -> None:
+    bare = replace(case.recovery[0], hinted_prompt_ids=None)
+    with pytest.raises(ArtifactError, match="has no prompt with a hint"):
+        Signaller(play.prompter(), Counting(1.0), Counting(2.0), ALL).score(
+            [*case.rollout, bare], case.labels
+        )

@@ -250,7 +250,7 @@ class EndpointChat:
             raise Transient(f"no reply within {self.section.timeout_s:g} s") from None
         except httpx.RequestError as error:
             raise Transient(_named(error)) from None
-        return read_response(response)
+        return read_response(response, self._clean)
 
     def _pause(self, state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome is not None else None

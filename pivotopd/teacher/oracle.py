@@ -24,13 +24,11 @@ class OracleTeacher:
     Args:
         environment: Gives the oracle of each task.
         informed: Name only actions that follow from what the student has seen.
-        history: Pairs that the student's prompt shows.
         max_candidates: m, most candidates an episode.
     """
 
     environment: Environment
     informed: bool
-    history: int
     max_candidates: int
     name: str = field(init=False)
     searches: int = 0
@@ -124,7 +122,7 @@ class OracleTeacher:
             return None
         if shortest is None or (remaining is not None and remaining <= shortest):
             return None
-        best = self._best(oracle, before, view_of(turns, turn.turn, self.history))
+        best = self._best(oracle, before, view_of(turns, turn.turn))
         if not best:
             return Candidate(turn.turn, "", None, (), shortest, remaining)
         return Candidate(turn.turn, best[0], best[0], best[1:], shortest, remaining)
@@ -159,10 +157,10 @@ def _stored(state: bytes | None) -> bytes:
     return state
 
 
-def view_of(turns: Sequence[Turn], turn: int, history: int) -> View:
-    """Return what the student saw before a recorded turn, with at most ``history`` pairs."""
-    shown = turns[max(0, turn - history) : turn] if history else ()
+def view_of(turns: Sequence[Turn], turn: int) -> View:
+    """Return what the student's prompt showed before a recorded turn."""
     now = turns[turn]
+    shown = turns[turn - now.shown_pairs : turn]
     return View(
         instruction=now.instruction,
         history=tuple((past.observation, past.action) for past in shown),

@@ -31,6 +31,5 @@ def make_teacher(config: RunConfig, environment: Environment, student: Student |
         sampling = Sampling(section.temperature, section.reply_tokens)
         chat = StudentChat(student, sampling, section.prompt_tokens, config.seed)
     else:
-        history = config.environment.history
-        return OracleTeacher(environment, section.informed, history, section.max_candidates)
+        return OracleTeacher(environment, section.informed, section.max_candidates)
     return LlmTeacher(environment, chat, section.max_candidates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -108,8 +108,12 @@ def body_of(request: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     return body
 
 
-def read_response(response: httpx.Response) -> Received:
+def read_response(response: httpx.Response, clean: Callable[[str], str] = str) -> Received:
     """Return the reply in a response.
+
+    Args:
+        response: The response.
+        clean: Takes a secret out of a text; before it is cut or quoted, so that no part of one remains.
 
     Raises:
         Transient: Another try may help: busy, broken, or not a chat completion.
@@ -121,13 +125,13 @@ def read_response(response: httpx.Response) -> Received:
         try:
             completion = _Completion.model_validate_json(response.content)
         except ValidationError:
-            raise Transient(f"no chat completion: {shown(response.text)!r}") from None
+            raise Transient(f"no chat completion: {shown(clean(response.text))!r}") from None
         if not completion.choices:
             raise Transient("a chat completion without a choice")
         usage = completion.usage or _Usage()
-        text = completion.choices[0].message.content or ""
+        text = clean(completion.choices[0].message.content or "")
         return Received(text, usage.prompt_tokens, usage.completion_tokens)
-    reason = f"status {status}: {shown(response.text)!r}"
+    reason = f"status {status}: {shown(clean(response.text))!r}"
     if status in TRANSIENT or status >= 500:
         raise Transient(reason, _retry_after_s(response.headers.get("retry-after")))
     raise Refused(reason) if status in REFUSED else Fatal(reason)

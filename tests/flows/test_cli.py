@@ -29,7 +29,7 @@ from pivotopd.errors import (
     StorageError,
     TeacherError,
 )
-from pivotopd.exits import EXIT_CODES, run_command, stop_signals
+from pivotopd.exits import EXIT_CODES, READER_GONE, run_command, stop_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "deepspeed", "prefect", "mlflow", "pyarrow", "pandas", "pydantic", "numpy")
@@ -144,6 +144,25 @@ def test_a_closed_standard_stream_is_no_defect(stream: str) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("name", ["tables", "methods", "config"])
+def test_a_reader_that_has_gone_ends_a_command_quietly(name: str) -> None:
+    """As under ``| head``: with typer's own output and with rich's, longer and shorter than a buffer."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", name],
+            cwd=ROOT,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (READER_GONE, "")
+
+
 def test_a_defect_keeps_its_traceback() -> None:
     done = run_python("from pivotopd.exits import run_command\nrun_command(lambda: 1 // 0)", check=False)
     assert done.returncode == 1
@@ -207,6 +226,24 @@ def test_config_prints_what_a_file_and_overrides_resolve_to(tmp_path: Path) -> N
     again.write_text(shown.stdout, encoding="utf-8")
     assert yaml.safe_load(shown.stdout)["recovery"]["depth"] == 3
     assert load_config(again) == load_config(ROOT / "configs/demo.yaml", ["recovery.depth=3"])
+
+
+def test_a_dry_run_prints_one_line_a_job_and_the_settings_when_asked(tmp_path: Path) -> None:
+    arguments = ["train", str(ROOT / "configs/demo.yaml"), "--dry-run", f"root={tmp_path}", "iterations=1"]
+    plain = CliRunner().invoke(app, arguments)
+    assert plain.exit_code == 0, plain.output
+    lines = plain.stdout.splitlines()
+    names = [line.partition("would run")[0].strip() for line in lines]
+    assert names == [
+        "warm_start", "evaluate 0000", "rollout 0000", "label 0000", "recover 0000", "update 0000",
+        "evaluate 0001",
+    ]  # fmt: skip
+    asked = CliRunner().invoke(app, [*arguments, "--settings"])
+    assert asked.stdout.endswith(plain.stdout)
+    settings = yaml.safe_load(asked.stdout.removesuffix(plain.stdout))
+    assert settings["iterations"] == 1
+    assert settings["recovery"]["depth"] == 1
+    assert not any(tmp_path.iterdir())
 
 
 def test_config_takes_overrides_without_a_file() -> None:

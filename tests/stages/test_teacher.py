@@ -14,10 +14,9 @@ import pytest
 from pivotopd.artifacts import Artifact
 from pivotopd.config import EndpointSection
 from pivotopd.config_files import apply_overrides
-from pivotopd.environments.base import View
 from pivotopd.errors import TeacherError
 from pivotopd.records import Chain, Label, Lesson, Signal, Turn
-from pivotopd.teacher.base import Query, Reading, Transcript, told
+from pivotopd.teacher.base import Query, Reading, told
 from pivotopd.teacher.oracle import OracleTeacher, view_of
 from stages.runs import find_run, rerun
 from stages.transcripts import transcripts_of
@@ -81,8 +80,8 @@ def label_answer(reading: Reading) -> str:
 def answers_of(run: StoredRun) -> dict[str, str]:
     """Return the oracle's answers to all that can be asked of iteration 0 with recoveries of depth 1."""
     work, plan = rerun(run.uri, "label", 0, [])
-    environment, history = work.environment, work.config.environment.history
-    oracle = OracleTeacher(environment, True, history, 5)
+    environment = work.environment
+    oracle = OracleTeacher(environment, True, 5)
     transcripts = list(
         transcripts_of(work.input(plan.job("label", 0), "rollout"), environment, "train").values()
     )
@@ -90,14 +89,10 @@ def answers_of(run: StoredRun) -> dict[str, str]:
     for one, reading in zip(transcripts, oracle.read(transcripts), strict=True):
         found[wording.label_prompt(told(one), 5, "blocks")] = label_answer(reading)
         for turn in one.turns:
-            view = seen(one, turn, history)
+            view = view_of(one.turns, turn.turn)
             (best,) = oracle.next_actions([Query(one.task, view, turn.snapshot)])
             found[wording.query_prompt(view)] = f"<correct_action>{best}</correct_action>"
     return found
-
-
-def seen(transcript: Transcript, turn: Turn, history: int) -> View:
-    return view_of(transcript.turns, turn.turn, history)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_a_teacher_that_never_answers_stops_the_stage(idle: Transcript) -> None:
 
 
 def test_the_oracle_distils_by_the_environment_s_rules(idle: Transcript, empty: Transcript) -> None:
-    oracle = OracleTeacher(play.environment(), True, play.HISTORY, 5)
+    oracle = OracleTeacher(play.environment(), True, 5)
     won = episode(play.plan(play.environment().tasks("train")[0]), "won")
     found = oracle.distil([won, idle, empty])
     assert found[1:] == ["do not repeat: look", None]
@@ -142,7 +142,7 @@ def test_every_text_is_an_analysis_or_refused(text: str) -> None:
 
 
 def test_the_oracle_analyses_by_rules() -> None:
-    oracle = OracleTeacher(play.environment(), True, play.HISTORY, 5)
+    oracle = OracleTeacher(play.environment(), True, 5)
     lost = episode(play.lose(play.environment().tasks("train")[0], {3}, 8))
     (found,), (labels,) = oracle.analyse([lost]), oracle.read([lost])
     assert found.candidates == ()

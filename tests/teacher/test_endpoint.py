@@ -217,6 +217,29 @@ def test_a_wrong_key_model_or_address_ends_at_once_and_repeats_no_key(
     assert "big" in str(caught.value)
 
 
+@pytest.mark.parametrize("padding", [0, 280, 290])
+@pytest.mark.parametrize("status", [200, 400, 401, 503])
+def test_a_server_that_repeats_the_key_gives_no_part_of_it_away(
+    tmp_path: Path, status: int, padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the key stands across the place at which a long text is cut, and in a reply."""
+    monkeypatch.setenv("TEACHER_KEY", KEY)
+    body = "x" * padding + KEY
+    behave: list[Response] = [Response(body, status), said(body)]
+    for response in behave if status == 200 else behave[:1]:
+        with serving(lambda number, sent, response=response: response) as server:  # type: ignore[misc]  # bound
+            one = chat(server.url, tmp_path, api_key_variable="TEACHER_KEY", retries=0)
+            try:
+                found = repr(one.ask(asks("a")))
+            except TeacherError as error:
+                found = str(error)
+        assert KEY[:6] not in found
+        assert "x" * padding in found
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*.json"))
+    assert KEY.encode() not in kept
+    assert bool(kept) == (status == 200)
+
+
 @pytest.mark.parametrize("value", [None, "", " ", "two words", "ключ", "a\nb"])
 def test_a_key_that_is_not_there_or_cannot_be_sent(
     tmp_path: Path, value: str | None, monkeypatch: pytest.MonkeyPatch

@@ -195,9 +195,7 @@ def test_an_episode_without_a_turn_is_not_asked_about(idle: Transcript) -> None:
 
 
 def query(transcript: Transcript, turn: int = 1) -> Query:
-    return Query(
-        transcript.task, view_of(transcript.turns, turn, play.HISTORY), b"the state, which it must not see"
-    )
+    return Query(transcript.task, view_of(transcript.turns, turn), b"the state, which it must not see")
 
 
 def test_a_query_is_answered_with_an_admissible_action_or_none(idle: Transcript) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pivotopd.agent.prompting import Prompter
 from pivotopd.config import EnvironmentSection, RunConfig
 from pivotopd.environments.alfworld.environment import AlfworldEnvironment, AlfworldOracle
 from pivotopd.environments.alfworld.informed import InformedOracle
@@ -26,8 +27,8 @@ from tests import play
 TASKS = tuple(play.environment().tasks("train"))
 
 
-def teacher(*, informed: bool = False, m: int = 50, history: int = play.HISTORY) -> OracleTeacher:
-    return OracleTeacher(play.environment(), informed, history, m)
+def teacher(*, informed: bool = False, m: int = 50) -> OracleTeacher:
+    return OracleTeacher(play.environment(), informed, m)
 
 
 def played(plan: Sequence[str], task: Task = TASKS[0]) -> Transcript:
@@ -166,7 +167,7 @@ def test_informed_names_the_same_action_wherever_the_unseen_objects_lie() -> Non
         world = world_of(transcript.task)
         informed, oracle = InformedOracle(world), AlfworldOracle(world, transcript.task.id, "move")
         for turn in transcript.turns:
-            view = view_of(transcript.turns, turn.turn, play.HISTORY)
+            view = view_of(transcript.turns, turn.turn)
             known = informed.read([*(seen for seen, _ in view.history), view.observation])
             assert turn.snapshot is not None
             snapshot = from_bytes(turn.snapshot, "here")
@@ -186,26 +187,61 @@ def test_informed_names_the_same_action_wherever_the_unseen_objects_lie() -> Non
 def test_informed_names_only_admissible_actions() -> None:
     for transcript in wandered():
         queries = [
-            Query(transcript.task, view_of(transcript.turns, turn.turn, play.HISTORY), turn.snapshot)
+            Query(transcript.task, view_of(transcript.turns, turn.turn), turn.snapshot)
             for turn in transcript.turns
         ]
         for turn, action in zip(transcript.turns, teacher(informed=True).next_actions(queries), strict=True):
             assert action is None or action in (turn.admissible or ())
 
 
+def played_with(prompter: Prompter, plan: Sequence[str], task: Task = TASKS[0]) -> Transcript:
+    (job,) = play.jobs_of([task])
+    player = play.player(play.script({job.seed: plan}), max_turns=len(plan), prompter=prompter)
+    (result,) = player.play([job])
+    return play.transcript(task, result)
+
+
 def test_a_view_is_what_the_prompt_showed() -> None:
-    transcript = played(play.plan(TASKS[0], {2, 4}))
-    for history in (0, 1, 5, 50):
+    plan = play.plan(TASKS[0], {2, 4})
+    longest = max(len(turn.prompt_ids) for turn in played_with(play.prompter(history=50), plan).turns)
+    shown = set()
+    for history, tokens in ((0, 4096), (1, 4096), (5, 4096), (50, 4096), (50, longest - 20)):
+        prompter = play.prompter(history=history, prompt_tokens=tokens)
+        transcript = played_with(prompter, plan)
         for turn in transcript.turns:
-            view = view_of(transcript.turns, turn.turn, history)
-            text = play.prompter(history=history).wording.prompt(view)
-            pairs = [(past.observation, past.action) for past in transcript.turns[: turn.turn]]
-            prompt = play.prompter(history=history).plain(
-                turn.instruction, pairs, turn.turn, turn.observation, tuple(turn.admissible or ())
-            )
-            assert prompt is not None
-            assert view == prompt.view
-            assert play.codec().encode_prompt(text) == prompt.ids
+            view = view_of(transcript.turns, turn.turn)
+            assert view == prompter.rebuilt(transcript.turns, turn.turn).view
+            assert len(view.history) <= history
+        shown.add(len(view.history))
+    assert len(shown) == 5, "the last one dropped pairs to fit"
+
+
+def test_a_label_rests_on_what_the_prompt_showed_not_on_pairs_that_it_had_dropped() -> None:
+    """Two episodes of the same actions: one whose prompts had no room for the pairs is advised blindly."""
+    asked: list[int] = []
+
+    class Watched(AlfworldEnvironment):
+        def oracle(self, task: Task) -> AlfworldOracle:
+            class Noting(AlfworldOracle):
+                def best_actions(self, state: bytes, view: View | None) -> tuple[str, ...]:
+                    assert view is not None
+                    asked.append(len(view.history))
+                    return super().best_actions(state, view)
+
+            return Noting(world_of(task), task.id, "move")
+
+    one = OracleTeacher(
+        Watched(EnvironmentSection(prompt="compact", generated=play.GAMES)), informed=True, max_candidates=50
+    )
+    plan = play.plan(TASKS[0], {2, 4})
+    roomy = played_with(play.prompter(), plan)
+    tight = max(len(turn.prompt_ids) for turn in played_with(play.prompter(history=0), plan).turns)
+    one.read([roomy])
+    assert asked == [2, 4]
+    asked.clear()
+    one.read([played_with(play.prompter(prompt_tokens=tight), plan)])
+    assert len(asked) == 2
+    assert max(asked) < 2
 
 
 # ---------------------------------------------------------------------- limits and misuse
@@ -235,7 +271,7 @@ class Exhausted(AlfworldEnvironment):
 
 def test_a_search_that_is_given_up_is_counted_and_never_a_mistake() -> None:
     transcript = played(play.plan(TASKS[0], {2, 4}))
-    blind = OracleTeacher(Exhausted(distances=True), False, 5, 50)
+    blind = OracleTeacher(Exhausted(distances=True), False, 50)
     (reading,) = blind.read([transcript])
     assert reading.candidates == ()
     turns = len(transcript.turns)
@@ -244,12 +280,12 @@ def test_a_search_that_is_given_up_is_counted_and_never_a_mistake() -> None:
         "oracle_searches_given_up": turns,
         "episodes_unreadable": 0,
     }
-    mute = OracleTeacher(Exhausted(distances=False), False, 5, 50)
+    mute = OracleTeacher(Exhausted(distances=False), False, 50)
     (reading,) = mute.read([transcript])
     assert [(one.turn, one.gold_action) for one in reading.candidates] == [(2, None), (4, None)]
     labels = labels_of(reading, transcript.turns, play.environment().wording, "oracle", 50)
     assert [label.reason for label in labels] == ["unresolved", "unresolved"]
-    view = view_of(transcript.turns, 0, 5)
+    view = view_of(transcript.turns, 0)
     assert mute.next_actions([Query(transcript.task, view, transcript.turns[0].snapshot)]) == [None]
     assert mute.counts["oracle_searches_given_up"] == 3
 
@@ -257,7 +293,7 @@ def test_a_search_that_is_given_up_is_counted_and_never_a_mistake() -> None:
 def test_a_query_without_a_state_is_refused() -> None:
     transcript = played(play.plan(TASKS[0]))
     with pytest.raises(ConfigError, match="stores none"):
-        teacher().next_actions([Query(transcript.task, view_of(transcript.turns, 0, 5), None)])
+        teacher().next_actions([Query(transcript.task, view_of(transcript.turns, 0), None)])
 
 
 def test_an_episode_that_cannot_be_reached_again_costs_its_own_reading_only() -> None:
@@ -278,5 +314,5 @@ def test_the_configuration_makes_it() -> None:
     )
     made = make_teacher(config, play.environment())
     assert isinstance(made, OracleTeacher)
-    assert (made.informed, made.history, made.max_candidates, made.name) == (False, 3, 2, "oracle")
+    assert (made.informed, made.max_candidates, made.name) == (False, 2, "oracle")
     assert teacher(informed=True).name == "oracle (informed)"

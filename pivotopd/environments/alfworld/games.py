@@ -114,8 +114,7 @@ def load_games(
         tables = [file for file in sorted(root.glob("*.parquet")) if _is_game_table(file)]
         games = _from_tables(tables, keep) if tables else _from_folder(root, keep)
     if not games:
-        wanted = "" if splits is None else f" of the splits {', '.join(sorted(splits)) or '(none)'}"
-        raise GameError(f"There are no games{wanted}.", where=str(root), mend=_MEND_PATH)
+        raise _no_games(root, splits)
     return games
 
 
@@ -161,6 +160,31 @@ def _root(path: str | Path | None) -> Path:
     if not os.path.exists(root):  # false also for a path that is too long or not allowed
         raise GameError("The path to the games does not exist.", where=str(root), mend=_MEND_PATH)
     return root
+
+
+def _no_games(root: Path, splits: Collection[str] | None) -> GameError:
+    """Say that nothing is left, and which splits there would be."""
+    present = _splits_of(root) if splits is not None else []
+    if splits is None or not present or set(splits) & set(present):
+        return GameError("There are no games.", where=str(root), mend=_MEND_PATH)
+    return GameError(
+        f"There are no games of the splits {', '.join(sorted(splits)) or '(none)'}, only of "
+        f"{', '.join(present)}.",
+        where=str(root),
+        mend="give one of these",
+    )
+
+
+def _splits_of(root: Path) -> list[str]:
+    """Return the names of the splits that have games; no game is read."""
+    tables = [root] if root.is_file() else [file for file in root.glob("*.parquet") if _is_game_table(file)]
+    if not tables:
+        return sorted({_id_of(file).split("/", maxsplit=1)[0] for file in root.rglob(GAME_FILE)})
+    found: set[str] = set()
+    for file in tables:
+        table = pq.read_table(file, columns=["split", "solvable"])
+        found.update(table.filter(table["solvable"])["split"].unique().to_pylist())
+    return sorted(found)
 
 
 # ---------------------------------------------------------------------- Parquet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 from dataclasses import replace
@@ -78,10 +79,35 @@ def test_no_games_is_an_error(tmp_path: Path) -> None:
     assert caught.value.where == str(tmp_path)
     assert DATA_VARIABLE in (caught.value.mend or "")
     write_games(some_games(), tmp_path / "g.parquet")
-    with pytest.raises(GameError, match="no games of the splits test"):
+    with pytest.raises(GameError, match="no games of the splits test, only of train"):
         load_games(tmp_path, splits=["test"])
+    with pytest.raises(GameError, match=r"There are no games\."):
+        load_games(tmp_path, splits=["train"], limit=0)
     with pytest.raises(GameError, match="no games"):
         load_games(tmp_path, limit=0)
+
+
+def test_a_split_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    games = [dataclasses.replace(game, split=f"split{i % 3}") for i, game in enumerate(some_games())]
+    file = tmp_path / "g.parquet"
+    write_games(games, file)
+    table = pq.read_table(file).to_pydict()
+    table["solvable"] = [split != "split2" for split in table["split"]]
+    pq.write_table(pa.table(table, schema=SCHEMA), file)
+    for path in (file, tmp_path):
+        with pytest.raises(GameError, match="no games of the splits valid, only of split0, split1") as caught:
+            load_games(path, splits=["valid"])
+        assert caught.value.mend == "give one of these"
+
+
+def test_a_split_that_a_release_does_not_have_is_told(tmp_path: Path) -> None:
+    for split in ("train", "valid_seen"):
+        folder = tmp_path / "json_2.1.1" / split / "task" / "trial"
+        folder.mkdir(parents=True)
+        (folder / "game.tw-pddl").write_text("never read")
+    for path in (tmp_path, tmp_path / "json_2.1.1"):
+        with pytest.raises(GameError, match="no games of the splits valid, only of train, valid_seen"):
+            load_games(path, splits=["valid"])
 
 
 def test_damaged_tables_are_named(tmp_path: Path) -> None:
