@@ -4,7 +4,8 @@
 
 An analyser model reads each finished episode and writes one skill for the episode and some for single
 turns. A turn with a skill of its own is scored under that one, any other under the episode's (critical
-first). A row without a skill, as after an unreadable reply, keeps A_RL.
+first). A row without a skill, as after an unreadable reply, keeps A_RL; so do all rows of an iteration of
+which no reply could be read.
 
 Source: OPID, arXiv 2606.26790, and jinyangwu/OPID (gigpo/core_gigpo.py, opid/prompting.py): weight 0.001
 for both kinds. PivotOPD's comparison takes its common teacher as the analyser.
@@ -14,13 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pivotopd.methods.advantage import (
-    constant,
-    of_tokens,
-    outcome_advantages,
-    require_signal,
-    signal_log_ratio,
-)
+from pivotopd.methods.advantage import constant, of_tokens, outcome_advantages, signal_log_ratio
 from pivotopd.methods.base import Method, Nats, Needs, Row, TokenAdvantage
 from pivotopd.methods.sections import OpidMethod
 
@@ -36,10 +31,9 @@ class Opid(Method):
         """Return one advantage a row, in order; the iteration plays no part.
 
         Raises:
-            ArtifactError: No row was scored under a skill, or scores differ in length.
+            ArtifactError: Scores differ in length.
         """
         del iteration
-        require_signal(rows, "skill_nats", every=False)
         outcomes = outcome_advantages(rows, normalise_std=self._section.normalise_std)
         return [of_tokens(self._sum(row, value), value) for row, value in zip(rows, outcomes, strict=True)]
 

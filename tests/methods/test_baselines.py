@@ -50,7 +50,7 @@ SKILLED = (
 BY_MODEL = (sections.OpdMethod, sections.TurnOpdMethod, sections.TcodMethod, sections.SodMethod)
 
 
-@pytest.mark.parametrize("section", [*SKILLED, *BY_MODEL])
+@pytest.mark.parametrize("section", [one for one in (*SKILLED, *BY_MODEL) if one is not sections.OpidMethod])
 def test_without_its_signal_a_method_refuses_instead_of_taking_zero(section: type[sections.Settings]) -> None:
     with pytest.raises(ArtifactError, match=r"6 of 6 rollout rows have no (skill|teacher)_nats"):
         run(section(), example())
@@ -179,6 +179,10 @@ def test_sod_s_weights_telescope(drifts: list[float]) -> None:
             product *= (drifts[index - 1] + e) / (drifts[index] + e)
         assert weight == pytest.approx(product, rel=1e-9)
     assert max(Sod(sections.SodMethod()).weights(drifts)) <= 1.2 + 1e-12
+
+
+def test_opid_without_any_readable_analysis_is_grpo() -> None:
+    same(run(sections.OpidMethod(), example()), plus_outcome(0.0))
 
 
 # ---------------------------------------------------------------------- outcome, reshaped
