@@ -1,13 +1,18 @@
-"""Every shipped configuration loads, and the paper's file is the defaults."""
+"""Every shipped configuration loads and plans, and the paper's file is the defaults."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from pivotopd.config import PretrainedStudent, RunConfig
 from pivotopd.config_files import load_config
+from pivotopd.environments.alfworld.games import write_games
+from pivotopd.environments.alfworld.generator import generate_games
+from pivotopd.methods.registry import make_method
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.yaml"))
 
@@ -31,3 +36,44 @@ def test_the_papers_files_change_only_what_a_user_must_give(name: str, model: st
         update={"dtype": "bfloat16"},
     )
     assert paper == plain
+
+
+@pytest.mark.parametrize("name", ["1.7b", "8b"])
+def test_a_dry_run_resolves_the_papers_files_to_their_jobs(name: str, student: Path, tmp_path: Path) -> None:
+    games = tmp_path / "games.parquet"
+    write_games(generate_games(0, "train", 12), games)
+    file = next(path for path in CONFIGS if path.name == f"alfworld-qwen3-{name}.yaml")
+    arguments = [
+        str(file),
+        f"student.path={student}",
+        f"environment.games={games}",
+        f"root={tmp_path / 'runs'}",
+    ]
+    done = CliRunner().invoke(app, ["train", "--dry-run", *arguments])
+    assert done.exit_code == 0, done.output
+    stages = [line.split()[0] for line in done.stdout.splitlines()]
+    assert {stage: stages.count(stage) for stage in sorted(set(stages))} == {
+        "evaluate": 17, "label": 160, "recover": 160, "rollout": 160, "update": 160
+    }  # fmt: skip
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_commands_of_the_manual_are_configurations_and_the_ablations_differ() -> None:
+    root = CONFIGS[0].parent.parent
+    text = (root / "docs" / "methods.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = [
+        line.partition("#")[0].split()[2:]
+        for line in text.splitlines()
+        if line.startswith("    pivotopd train configs/") and "$(" not in line
+    ]
+    ablations = [
+        one for one in commands if one[0] == "configs/demo.yaml" and len(one) > 1 and "name=" not in one[1]
+    ]
+    found = set()
+    for file, *overrides in commands:
+        config = load_config(root / file, overrides)
+        make_method(config.method, config.recovery.depth)
+        if [file, *overrides] in ablations:
+            found.add((config.method, config.recovery.depth))
+    assert len(found) == len(ablations) == 6
+    assert load_config(root / "configs/demo.yaml").method not in {method for method, _ in found}

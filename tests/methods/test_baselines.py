@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pivotopd.depth import Depth
-from pivotopd.errors import ArtifactError
+from pivotopd.errors import ArtifactError, NumericsError
 from pivotopd.methods import sections
 from pivotopd.methods.base import Row, TokenAdvantage
-from pivotopd.methods.registry import make_method
+from pivotopd.methods.registry import ENTRIES, make_method
 from pivotopd.methods.sod import Sod
 from pivotopd.methods.tcod import Tcod
 from pivotopd.methods.turnopd import TurnOpd, next_cap, probed_depth
@@ -349,3 +349,48 @@ def test_equal_returns_are_exactly_zero_for_methods_that_only_shape_the_outcome(
         for one in example("skill_nats")
     ]  # fmt: skip
     assert not any(one.total.any() for one in run(section(), rows))
+
+
+# ---------------------------------------------------------------------- empty, single, not a number
+
+
+def fully_scored() -> list[Row]:
+    """The six rows with every signal; all of them equal the student's own score."""
+    return [
+        replace(one, skill_nats=one.plain_nats, teacher_nats=one.plain_nats, peer_nats=one.plain_nats,
+                action_mask=np.ones(len(one.plain_nats), np.bool_), observation_key="same")
+        for one in example()
+    ]  # fmt: skip
+
+
+every = pytest.mark.parametrize("section", ENTRIES, ids=lambda section: section.model_fields["name"].default)
+
+
+@every
+def test_no_rows_a_lone_episode_and_empty_responses_give_no_advantage(
+    section: type[sections.Settings],
+) -> None:
+    assert run(section(), []) == []
+    assert not any(one.total.any() for one in run(section(), fully_scored()[:3]))
+    none = np.zeros(0, np.float32)
+    empty = [
+        replace(one, plain_nats=none, skill_nats=none, teacher_nats=none, peer_nats=none,
+                mask=np.zeros(0, np.bool_), action_mask=np.zeros(0, np.bool_))
+        for one in fully_scored()
+    ]  # fmt: skip
+    assert all(one.total.size == 0 for one in run(section(), empty))
+    make_method(section(), 0).next_depth(empty, 0)
+
+
+@every
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_return_that_is_not_finite_stops_every_method_that_uses_returns(
+    section: type[sections.Settings], value: float
+) -> None:
+    rows = fully_scored()
+    rows[0] = replace(rows[0], episode_return=value)
+    if issubclass(section, sections.OutcomeMethod):
+        with pytest.raises(NumericsError, match="is not finite"):
+            run(section(), rows)
+    else:
+        assert all(np.isfinite(one.total).all() for one in run(section(), rows))
