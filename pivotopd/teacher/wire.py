@@ -53,8 +53,8 @@ class _Choice(_Lenient):
 
 
 class _Usage(_Lenient):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
 
 class _Completion(_Lenient):
@@ -130,7 +130,7 @@ def read_response(response: httpx.Response, clean: Callable[[str], str] = str) -
             raise Transient("a chat completion without a choice")
         usage = completion.usage or _Usage()
         text = clean(completion.choices[0].message.content or "")
-        return Received(text, usage.prompt_tokens, usage.completion_tokens)
+        return Received(text, usage.prompt_tokens or 0, usage.completion_tokens or 0)
     reason = f"status {status}: {shown(clean(response.text))!r}"
     if status in TRANSIENT or status >= 500:
         raise Transient(reason, _retry_after_s(response.headers.get("retry-after")))

@@ -139,6 +139,17 @@ def test_a_long_or_empty_reply_is_a_reply_and_an_empty_one_is_not_kept(tmp_path:
         assert server.prompts()[2:] == ["empty"]
 
 
+@pytest.mark.parametrize(
+    ("usage", "told"), [(None, 0), ({}, 0), ({"prompt_tokens": None, "completion_tokens": 4}, 4)]
+)
+def test_a_reply_whose_tokens_are_not_told_is_a_reply(tmp_path: Path, usage: object, told: int) -> None:
+    body = {"choices": [{"message": {"content": "good"}}], "usage": usage}
+    with serving(lambda number, sent: Response(body)) as server:
+        one = chat(server.url, tmp_path)
+        assert texts(one.ask(asks("a"))) == ["good"]
+        assert (one.retries, one.prompt_tokens, one.reply_tokens) == (0, 0, told)
+
+
 def test_a_request_that_fails_for_good_is_an_answer_without_text(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Response | str:
         return Response("boom", 503) if body["messages"][0]["content"] == "b" else "good"
