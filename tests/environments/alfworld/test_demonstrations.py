@@ -189,9 +189,7 @@ def test_noise_decides_where_the_player_goes_but_not_what_a_row_shows(games: tup
 
 def test_the_gap_is_a_share_of_games_and_changes_only_what_plain_rows_show(games: tuple[Game, ...]) -> None:
     def shown(game: Game, gap_share: float) -> list[Demonstration]:
-        return list(
-            demonstrations([game], 5, hinted_share=0.4, history=3, max_turns=20, gap_share=gap_share)
-        )
+        return list(demonstrations([game], 5, hinted_share=0.4, history=3, max_turns=20, gap_share=gap_share))
 
     with_gap = [shown(game, 1.0) for game in games]
     without = [shown(game, 0.0) for game in games]
