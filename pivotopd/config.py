@@ -106,6 +106,8 @@ class WarmStartSection(Section):
     """Weight of prompt tokens in the loss; response tokens weigh 1."""
     hinted_share: Share = 0.35
     """Share of rows with a hint in the prompt, which the response obeys."""
+    gap_share: Share = 1.0
+    """Share of games that are demonstrated with the gap; 0 teaches no built-in mistake."""
     skilled_share: Share = 0.0
     """Share of rows with made-up skills in the prompt; `skill_grpo` needs a student that has seen some."""
     check_games: Count = 128

@@ -129,6 +129,7 @@ def _rows(
         _games(config, told),
         section.seed,
         hinted_share=section.hinted_share,
+        gap_share=section.gap_share,
         history=environment.history,
         max_turns=environment.max_turns,
         wording=environment.wording,

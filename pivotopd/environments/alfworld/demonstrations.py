@@ -1,7 +1,8 @@
 """Noisy demonstrations for a tiny student: one clean gap without a hint, obedience with one.
 
-Each state that a noisy player visits gives one row. A plain row shows what the demonstrator with the gap
-does; a hinted row has some action as its hint and does it. Both describe the situation in the same style.
+Each state that a noisy player visits gives one row. A plain row shows what the demonstrator does, with its
+gap or, in games that are demonstrated without it, as well as the prompt allows; a hinted row has some action
+as its hint and does it. Both describe the situation in the same style.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def demonstrations(
     hinted_share: float,
     history: int,
     max_turns: int,
+    gap_share: float = 1.0,
     wording: WordingStyle = "move",
     noise: Noise | None = None,
 ) -> Iterator[Demonstration]:
@@ -79,6 +81,7 @@ def demonstrations(
         hinted_share: Share of rows with a hint.
         history: Observation/action pairs in a view.
         max_turns: Longest episode.
+        gap_share: Share of games whose demonstrator has the gap.
         wording: Style of commands.
         noise: How the visiting player errs.
 
@@ -87,14 +90,23 @@ def demonstrations(
         GameError: A game cannot be used.
     """
     for game in games:
-        yield from _Play(game, seed, hinted_share, history, wording, noise or Noise()).rows(max_turns)
+        with_gap = bool(rng_of("demonstrator's gap", seed, game.id).random() < gap_share)
+        play = _Play(game, seed, hinted_share, history, wording, noise or Noise(), with_gap)
+        yield from play.rows(max_turns)
 
 
 class _Play:
     """One noisy episode."""
 
     def __init__(
-        self, game: Game, seed: int, hinted_share: float, history: int, wording: WordingStyle, noise: Noise
+        self,
+        game: Game,
+        seed: int,
+        hinted_share: float,
+        history: int,
+        wording: WordingStyle,
+        noise: Noise,
+        with_gap: bool,
     ) -> None:
         self.world = parse_problem(game.pddl_problem, game.task_sentence, game.id)
         goal = self.world.goal
@@ -110,6 +122,7 @@ class _Play:
         self.oracle = Oracle(self.world)
         self.rng = rng_of("demonstration", seed, game.id)
         self.hinted_share, self.history, self.noise = hinted_share, history, noise
+        self.shown_action = self.agent.gap_action if with_gap else self.agent.informed_action
 
     def rows(self, max_turns: int) -> Iterator[Demonstration]:
         """Play, one row a turn, until the game is won or the turns are used up."""
@@ -130,7 +143,7 @@ class _Play:
 
     def _row(self, view: View, now: Situation, state: State, draws: npt.NDArray[np.float64]) -> Demonstration:
         if draws[0] >= self.hinted_share:
-            return Demonstration(view, self.agent.response(now, self.agent.gap_action(now)), hinted=False)
+            return Demonstration(view, self.agent.response(now, self.shown_action(now)), hinted=False)
         admissible = view.admissible or ()
         hint = self.agent.informed_action(now)
         if draws[1] < ORACLE_SHARE:

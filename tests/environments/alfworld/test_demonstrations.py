@@ -187,6 +187,22 @@ def test_noise_decides_where_the_player_goes_but_not_what_a_row_shows(games: tup
     assert len(shorter) < len(longer)
 
 
+def test_the_gap_is_a_share_of_games_and_changes_only_what_plain_rows_show(games: tuple[Game, ...]) -> None:
+    def shown(game: Game, gap_share: float) -> list[Demonstration]:
+        return list(demonstrations([game], 5, hinted_share=0.4, history=3, max_turns=20, gap_share=gap_share))
+
+    with_gap = [shown(game, 1.0) for game in games]
+    without = [shown(game, 0.0) for game in games]
+    mixed = [shown(game, 0.5) for game in games]
+    for one, other in zip(with_gap, without, strict=True):
+        assert [row.view for row in one] == [row.view for row in other]
+        assert all(row == twin for row, twin in zip(one, other, strict=True) if row.hinted)
+    differing = [index for index, one in enumerate(with_gap) if one != without[index]]
+    kinds = [mixed[index] == with_gap[index] for index in differing]
+    assert all(mixed[index] in (with_gap[index], without[index]) for index in range(len(games)))
+    assert 0.2 < sum(kinds) / len(kinds) < 0.8
+
+
 def test_a_task_without_demonstrator_is_refused() -> None:
     game = generate_game(1, "look_at_obj_in_light", "bedroom")
     with pytest.raises(ConfigError, match="look_at_obj_in_light"):
