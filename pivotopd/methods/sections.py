@@ -63,6 +63,25 @@ class OutcomeMethod(MethodSettings):
     """Divide the outcome advantage by the standard deviation of the group's returns. Original GRPO: true."""
 
 
+class EstimatedMethod(MethodSettings):
+    """Base of the methods whose divergence can be a log-ratio of sampled tokens or a sum over tokens."""
+
+    estimator: Literal["sampled", "top_k", "full"] = "sampled"
+    """Divergence by the sampled token's log-ratio, or summed over likely or all tokens (ablation)."""
+    estimator_tokens: Count = 50
+    """Tokens of the top_k estimator: the self-teacher's likeliest, over which both are renormalised."""
+
+    @property
+    def target_tokens(self) -> int | Literal["all"]:
+        """Ids of each token that are kept of the self-teacher; 0 for the sampled one alone."""
+        widths: dict[str, int | Literal["all"]] = {
+            "sampled": 0,
+            "top_k": self.estimator_tokens,
+            "full": "all",
+        }
+        return widths[self.estimator]
+
+
 class GrpoMethod(OutcomeMethod):
     """Group-relative outcome advantage only."""
 
@@ -70,7 +89,7 @@ class GrpoMethod(OutcomeMethod):
     """Marks this method."""
 
 
-class PivotOpdMethod(OutcomeMethod):
+class PivotOpdMethod(OutcomeMethod, EstimatedMethod):
     """PivotOPD: outcome, prevention at pivotal turns, recovery after them, lesson on every turn."""
 
     name: Literal["pivotopd"] = "pivotopd"
@@ -97,6 +116,8 @@ class PivotOpdMethod(OutcomeMethod):
         """Refuse a likelihood of what the student itself said: it would be no distillation at all."""
         if self.recovery_objective == "nll" and self.recovery_kl == "reverse":
             raise ValueError("recovery_objective=nll needs recovery_kl=forward")
+        if self.recovery_objective == "nll" and self.estimator != "sampled":
+            raise ValueError("recovery_objective=nll is a sampled estimate: it needs estimator=sampled")
         return self
 
     @property
@@ -135,13 +156,15 @@ class StepOpsdMethod(OutcomeMethod):
     """Iterations over which lambda falls to 0 in a line; 0 keeps it."""
 
 
-class OpsdMethod(MethodSettings):
+class OpsdMethod(EstimatedMethod):
     """OPSD: the skill-conditioned self-teacher on every response, no outcome."""
 
     name: Literal["opsd"] = "opsd"
     """Marks this method."""
     coefficient: Positive = 1.0
-    """Weight of the log-ratio. (Original: a divergence over the whole vocabulary, fixed first teacher.)"""
+    """Weight of the log-ratio, or of the divergence. (Original: full estimator, fixed first teacher.)"""
+    beta: Share = 0.5
+    """Divergence of the other estimators: 0 KL(teacher || student), 1 the reverse, Jensen-Shannon between."""
 
 
 class OpdMethod(MethodSettings):
