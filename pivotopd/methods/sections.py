@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Tag, model_validator
 
-from pivotopd.depth import Curriculum, DepthCut, Probes
+from pivotopd.depth import Curriculum, DepthCut, Probes, Tail
 from pivotopd.section import Count, NonNegative, Positive, Section, Share, WholeNumber
 
 HintForm = Literal["action", "reflection"]
@@ -235,21 +235,25 @@ class TurnOpdMethod(MethodSettings):
 
 
 class TcodMethod(MethodSettings):
-    """TCOD, forward to backward: a larger model's log-ratio on the first turns, more of them with time."""
+    """TCOD: a larger model's log-ratio on the first turns, or the last ones, more of them with time."""
 
     name: Literal["tcod"] = "tcod"
     """Marks this method."""
     coefficient: Positive = 1.0
     """Weight of the log-ratio."""
-    iterations_per_turn: Count = 6
-    """eta: iterations until one more turn trains (original: 6 on ALFWorld)."""
+    direction: Literal["f2b", "b2f"] = "f2b"
+    """First turns first, or last turns first, after a beginning that the oracle plays."""
+    iterations_per_turn: Count | None = None
+    """eta: iterations until one more turn is the student's; null: the original's, 6 for f2b, 5 for b2f."""
     max_turns: Count = 30
-    """Most turns that train."""
+    """Most turns that train (f2b), or that the oracle leaves to the student (b2f)."""
 
     @property
-    def depth_cut(self) -> Curriculum:
-        """Rollouts are cut at a turn that moves with the iteration."""
-        return Curriculum(self.iterations_per_turn, self.max_turns)
+    def depth_cut(self) -> Curriculum | Tail:
+        """Rollouts are cut at a turn that moves with the iteration, or are entered there."""
+        if self.direction == "b2f":
+            return Tail(self.iterations_per_turn or 5, self.max_turns)
+        return Curriculum(self.iterations_per_turn or 6, self.max_turns)
 
 
 class SodMethod(OutcomeMethod):

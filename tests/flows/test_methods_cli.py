@@ -198,6 +198,34 @@ def test_the_other_estimators_train_for_two_iterations(
         assert bool(parts) == (name == "pivotopd")
 
 
+@pytest.mark.slow
+def test_tcod_backwards_trains_on_what_the_student_played(
+    student: Path, larger: Path, tmp_path: Path
+) -> None:
+    config = small_config(
+        tmp_path / "root",
+        student,
+        method={"name": "tcod", "direction": "b2f", "iterations_per_turn": 1},
+        larger_teacher__path=str(larger),
+    )
+    done = train(config, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    rollouts = sorted((one for one in found if one.manifest.stage == "rollout"), key=iteration_of)
+    for rollout in rollouts:
+        rows, played = rollout.rows(Turn), rollout.rows(Episode)
+        counts = rollout.manifest.counts
+        first = [min(row.turn for row in rows if row.episode == episode.episode) for episode in played]
+        assert counts["expert_turns"] == sum(first) > 0
+        assert counts["expert_unsolved"] == 0
+        assert counts["env_steps"] == len(rows) == sum(episode.turns for episode in played)
+    updates = [one for one in found if one.manifest.stage == "update"]
+    assert len({one.manifest.notes["weights"] for one in updates}) == 2
+    for update in updates:
+        assert all(one.teacher_nats is not None for one in update.rows(Signal))
+        assert all(any(one.total) for one in update.rows(Advantage)), "every row trains, however late it is"
+
+
 def iteration_of(artifact: Artifact) -> int:
     assert artifact.manifest.iteration is not None
     return artifact.manifest.iteration

@@ -94,6 +94,7 @@ def test_tcod_trains_one_more_turn_every_eta_iterations(iteration: int, turns: i
     assert Tcod(sections.TcodMethod()).turns_at(iteration) == turns
     result = run(sections.TcodMethod(), example("teacher_nats"), iteration)
     same(result, [d if i % 3 < turns else [0.0] * len(d) for i, d in enumerate(DELTA)])
+    same(run(sections.TcodMethod(direction="b2f"), example("teacher_nats"), iteration), list(DELTA))
 
 
 def test_turnopd_weighs_depths_between_tokens_and_turns() -> None:
