@@ -25,6 +25,7 @@ _WORDS = {
     "larger_teacher": "larger teacher",
     "depth_cut": "rollouts cut by depth",
     "depth_probes": "probes of depth",
+    "target_tokens": "token distributions",
 }
 
 

@@ -36,10 +36,15 @@ def train(
 
 
 def _refuse_unrunnable(config: RunConfig) -> None:
-    """Refuse a method with a signal that nothing can compute, before anything is started or written."""
+    """Refuse a method with a signal that cannot be computed or kept, before anything is started."""
     from pivotopd.methods.registry import make_method
 
-    if make_method(config.method, config.recovery.depth).needs.larger_teacher:
+    needs = make_method(config.method, config.recovery.depth).needs
+    if needs.target_tokens:
+        from pivotopd.target_size import check_targets
+
+        check_targets(config, needs)
+    if needs.larger_teacher:
         from pivotopd.larger_teacher import check_larger_teacher
 
         check_larger_teacher(config)

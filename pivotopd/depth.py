@@ -76,6 +76,27 @@ class Curriculum:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """An expert begins, and one more turn of its way is the student's every few iterations (TCOD, b2f).
+
+    Attributes:
+        iterations_per_turn: Iterations until the expert leaves one more turn (eta).
+        max_turns: Most turns that it leaves.
+    """
+
+    iterations_per_turn: int
+    max_turns: int
+
+    def limit(self, iteration: int, depth: Depth) -> int | None:
+        """Return None: rollouts are not cut."""
+        del iteration, depth
+
+    def turns_at(self, iteration: int) -> int:
+        """Return how many turns of its way the expert leaves to the student."""
+        return min(1 + iteration // self.iterations_per_turn, self.max_turns)
+
+
+@dataclass(frozen=True, slots=True)
 class Probes:
     """A cap that follows from rollouts that are not cut (TurnOPD).
 
@@ -105,5 +126,5 @@ class Probes:
         return None if self.uncut(iteration) else self.cap(iteration, depth)
 
 
-DepthCut = Curriculum | Probes
-"""How a method cuts its rollouts."""
+DepthCut = Curriculum | Tail | Probes
+"""How a method cuts its rollouts, or where the student enters them."""

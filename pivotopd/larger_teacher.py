@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pivotopd.config import PretrainedStudent, RunConfig
-from pivotopd.environments.alfworld.wording import phrases
+from pivotopd.config import RunConfig
 from pivotopd.errors import ArtifactError, ConfigError
-from pivotopd.models.checkpoint import ModelFacts, model_facts
-from pivotopd.models.codec import fingerprint_of
-from pivotopd.models.tiny import MAX_POSITIONS, build_tokenizer
+from pivotopd.models.checkpoint import model_facts
+from pivotopd.student_facts import student_facts
 
 _KEY = "larger_teacher.path"
 
@@ -40,7 +38,7 @@ def check_larger_teacher(config: RunConfig) -> Path:
         raise ArtifactError(
             "no such model folder", where=str(folder), mend=f"set {_KEY} to a folder of a model"
         )
-    teacher, (student, whose) = model_facts(folder), _student(config)
+    teacher, (student, whose) = model_facts(folder), student_facts(config)
     if teacher.tokenizer != student.tokenizer:
         raise ConfigError(
             f"the larger model's tokenizer is not the student's: fingerprint {teacher.tokenizer[:12]} of "
@@ -64,11 +62,3 @@ def check_larger_teacher(config: RunConfig) -> Path:
             mend="lower rollout.prompt_tokens or rollout.response_tokens",
         )
     return folder
-
-
-def _student(config: RunConfig) -> tuple[ModelFacts, str]:
-    """Return what the student is or will be, and how to name it."""
-    if isinstance(config.student, PretrainedStudent):
-        return model_facts(config.student.path), config.student.path
-    tokenizer = build_tokenizer(phrases())
-    return ModelFacts(fingerprint_of(tokenizer), len(tokenizer), MAX_POSITIONS), "the tiny student"

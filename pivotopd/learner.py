@@ -23,13 +23,14 @@ from pivotopd import distributed
 from pivotopd.config import UpdateSection
 from pivotopd.errors import ArtifactError, NothingToTrainOn, NumericsError
 from pivotopd.learner_setup import deepspeed_settings
-from pivotopd.methods.base import AuxiliaryLoss
+from pivotopd.methods.base import AuxiliaryLoss, Target
 from pivotopd.models.base import Nats
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import Policy, save_policy
-from pivotopd.models.logprobs import CHUNK_TOKENS, response_logprobs
+from pivotopd.models.logprobs import CHUNK_TOKENS, response_logprobs, response_values, sampled
 from pivotopd.objective import LossParts, ppo_loss
 from pivotopd.seeds import rng_of
+from pivotopd.target_loss import BatchTargets, batch_targets
 from pivotopd.training_rows import StepReport, TrainingRow
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class _Share:
     advantage: list[list[float]]
     keep: list[list[bool]]
     teacher: list[list[float]]  # empty without an auxiliary loss
+    targets: list[tuple[Target, ...]]
 
 
 class _Scored(torch.nn.Module):
@@ -62,9 +64,16 @@ class _Scored(torch.nn.Module):
         super().__init__()
         self.model, self._chunk_tokens = model, chunk_tokens
 
-    def forward(self, batch: TokenBatch) -> Tensor:
-        """Return the (N,) log-probabilities of the batch's response tokens."""
-        return response_logprobs(self.model, batch, self._chunk_tokens)
+    def forward(self, batch: TokenBatch, targets: BatchTargets) -> tuple[Tensor, Tensor | None]:
+        """Return the (N,) log-probabilities of a batch's response tokens, and their (N,) loss to targets."""
+        if not targets.groups:
+            return response_logprobs(self.model, batch, self._chunk_tokens), None
+
+        def of_chunk(logprobs: Tensor, where: slice) -> tuple[Tensor, ...]:
+            return sampled(logprobs, batch, where), targets.loss(logprobs, where)
+
+        current, beside = response_values(self.model, batch, of_chunk, self._chunk_tokens)
+        return current, beside
 
 
 class Learner:
@@ -183,12 +192,14 @@ class Learner:
             teacher=[_or_nan(row.teacher_nats, len(row.response_ids)) for row in mine]
             if self._auxiliary is not None
             else [],
+            targets=[row.targets for row in mine],
         )
 
     def _backward(self, batch: TokenBatch, share: _Share, denominator: int, *, idle: bool) -> LossParts:
         """Add one micro-batch to the gradient."""
         batch = batch.to(self._engine.device)
-        current = self._engine(batch)
+        targets = BatchTargets(()) if idle else batch_targets(batch, share.targets)
+        current, target_loss = self._engine(batch, targets)
         zeros = torch.zeros_like(current, requires_grad=False)
         parts = ppo_loss(
             current,
@@ -201,6 +212,7 @@ class Learner:
             self._config.kl_coefficient,
             self._auxiliary,
             None if idle or self._auxiliary is None else batch.join(share.teacher),
+            target_loss=target_loss,
         )
         self._engine.backward(parts.loss * self._world, scale_wrt_gas=False)
         return parts

@@ -3,7 +3,7 @@
     rho_l = exp(lS - lO)
     Loss  = (1 / N) * sum_l [ -min( rho_l A_l , clip(rho_l, 1 - eps, 1 + eps) A_l )  +  beta * k3_l ]
     k3_l  = exp(lR - lS) - 1 - (lR - lS)
-    A method with an auxiliary loss adds (1 / N) * sum_l aux_l, over the tokens that have an lT.
+    A method with an auxiliary loss adds (1 / N) * sum_l aux_l, over the tokens that have an lT or a target.
 
 Source: PivotOPD paper (arXiv 2609.40285) Eq. 7 and App. D.1; k3 and its bounds as verl's low-variance KL.
 N is given by the caller: the trained tokens of the mini-batch over all ranks and micro-batches. Thus the sum
@@ -66,6 +66,8 @@ def ppo_loss(
     kl_coefficient: float,
     auxiliary: AuxiliaryLoss | None = None,
     lT: Tensor | None = None,  # noqa: N803
+    *,
+    target_loss: Tensor | None = None,
 ) -> LossParts:
     """Return the loss of flat tokens.
 
@@ -80,6 +82,7 @@ def ppo_loss(
         kl_coefficient: beta.
         auxiliary: The method's loss beside PPO, or None.
         lT: (N,) its teacher's log-probabilities, not a number where a token takes no part; with it only.
+        target_loss: (N,) the loss of :mod:`pivotopd.target_loss`, with gradient, in place of ``auxiliary``.
 
     Returns:
         The parts. A token with a value that is not finite leaves the mask and is counted. Without any token
@@ -98,6 +101,8 @@ def ppo_loss(
         teacher = lT[keep]
         part = torch.isfinite(teacher)
         beside = auxiliary(current[part], old[part], teacher[part]).sum() / denominator
+    if target_loss is not None:
+        beside = beside + target_loss[keep].sum() / denominator
     with torch.no_grad():
         gap = (ratio - 1.0).abs().max().item() if ratio.numel() else 0.0
         clipped = (clipped_ratio * gain < ratio * gain).sum().item()

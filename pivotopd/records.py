@@ -207,6 +207,23 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Distribution:
+    """What the frozen student held likely at a row's tokens under a privileged text; where a method asks."""
+
+    TABLE: ClassVar[str] = "distributions"
+    VERSION: ClassVar[int] = 1
+
+    episode: str = column(TEXT, "id of the episode")
+    turn: int = column(INT32, "index of the turn")
+    source: str = column(TEXT, "rollout or recovery")
+    pivot_turn: int | None = column(INT32, "recovery: the pivotal turn", nullable=True)
+    text: str = column(TEXT, "what the prompt held: hint, lesson or skill")
+    width: int = column(INT32, "ids kept of each response token (K)")
+    ids: Sequence[int] = column(IDS, "token by token the K likeliest ids, the likeliest first")
+    nats: Sequence[float] = column(NATS, "their log-probabilities over the whole vocabulary")
+
+
+@dataclass(frozen=True, slots=True)
 class Advantage:
     """Per-token advantage of one row, and its parts."""
 
@@ -277,8 +294,12 @@ class SkillUse:
     reward_sum: float = column(DOUBLE, "sum of their rewards: 1 for a won episode, else 0")
 
 
-Record = Episode | Turn | Label | Lesson | Chain | Signal | Advantage | Update | Skill | SkillUse
-R = TypeVar("R", Episode, Turn, Label, Lesson, Chain, Signal, Advantage, Update, Skill, SkillUse)
+Record = (
+    Episode | Turn | Label | Lesson | Chain | Signal | Distribution | Advantage | Update | Skill | SkillUse
+)
+R = TypeVar(
+    "R", Episode, Turn, Label, Lesson, Chain, Signal, Distribution, Advantage, Update, Skill, SkillUse
+)
 
 
 def schema_of(record: type[Any]) -> pa.Schema:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pivotopd.agent.prompting import Prompt, Prompter
-from pivotopd.environments.base import Env, Environment, StepResult, Task
+from pivotopd.environments.base import Env, Environment, PlayedTurn, StepResult, Task
 from pivotopd.errors import EnvironmentFault
 from pivotopd.models.base import Completion, Generator, Request, Sampling
 from pivotopd.records import Episode, Turn
@@ -23,11 +23,11 @@ class Start:
     """A state in the middle of an episode from which a policy goes on alone.
 
     Attributes:
-        turns: The recorded turns before it.
+        turns: The turns before it, recorded or an expert's.
         open_at: Brings a fresh instance to the state.
     """
 
-    turns: Sequence[Turn]
+    turns: Sequence[Turn | PlayedTurn]
     open_at: Callable[[Env], StepResult]
 
 

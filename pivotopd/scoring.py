@@ -6,25 +6,36 @@ that played: they are the frozen self-teacher. Both terms of a log-ratio come fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import cast
 
 from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.methods.base import Needs
-from pivotopd.models.base import Nats, Scorer, ScoreRequest
-from pivotopd.records import Label, Lesson, Signal, Turn
+from pivotopd.models.base import Nats, Scorer, ScoreRequest, TokenDistributions
+from pivotopd.records import Distribution, Label, Lesson, Signal, Turn
 
 _Episodes = Mapping[str, Sequence[Turn]]
 
 
 @dataclass(frozen=True, slots=True)
+class RowDistributions:
+    """Distributions at one row's tokens, by the privileged text; None where it has no such score."""
+
+    hint: TokenDistributions | None = None
+    lesson: TokenDistributions | None = None
+    skill: TokenDistributions | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
-    """Signals in row order, and how many prompts with privileged text were too long to score."""
+    """Signals and distributions in row order, and how many privileged prompts were too long to score."""
 
     signals: list[Signal]
+    distributions: list[RowDistributions]
     hints_too_long: int
     lessons_too_long: int
     peers_too_long: int
@@ -80,14 +91,14 @@ class Signaller:
             else self.reference.score([ScoreRequest(row.prompt_ids, row.response_ids) for row in rows])
         )
         episodes = _rollouts_by_episode(rows)
-        hinted, hints_too_long = self._hinted(rows, episodes, gold)
+        hinted = self._hinted(rows, episodes, gold)
         taught = told if self.needs.lesson else {}
         shown = _peers(episodes, winners) if self.needs.peer else {}
-        lesson, lessons_too_long = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
-        peer, peers_too_long = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
-        skill, skills_too_long = self._skilled(rows, episodes, skills if self.needs.skill else {})
+        lesson = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
+        peer = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
+        skill = self._skilled(rows, episodes, skills if self.needs.skill else {})
         if self.needs.routed_skill:
-            skill, skills_too_long = self._routed(rows, episodes, lessons)
+            skill = self._routed(rows, episodes, lessons)
         teacher = self._by_larger(rows)
         signals = [
             Signal(
@@ -97,17 +108,25 @@ class Signaller:
                 pivot_turn=row.pivot_turn,
                 plain_nats=plain[index].tolist(),
                 reference_nats=reference[index].tolist(),
-                hinted_nats=_listed(hinted.get(index)),
-                lesson_nats=_listed(lesson.get(index)),
-                skill_nats=_listed(skill.get(index)),
-                peer_nats=_listed(peer.get(index)),
+                hinted_nats=_listed(hinted.nats.get(index)),
+                lesson_nats=_listed(lesson.nats.get(index)),
+                skill_nats=_listed(skill.nats.get(index)),
+                peer_nats=_listed(peer.nats.get(index)),
                 teacher_nats=_listed(teacher.get(index)),
                 action_mask=self._action(row),
             )
             for index, row in enumerate(rows)
         ]
-        tokens = sum(len(one) for one in teacher.values())
-        return Scored(signals, hints_too_long, lessons_too_long, peers_too_long, skills_too_long, tokens)
+        parts = (hinted.distributions, lesson.distributions, skill.distributions)
+        return Scored(
+            signals,
+            [RowDistributions(*(part.get(index) for part in parts)) for index in range(len(rows))],
+            hinted.too_long,
+            lesson.too_long,
+            peer.too_long,
+            skill.too_long,
+            sum(len(one) for one in teacher.values()),
+        )
 
     def _by_larger(self, rows: Sequence[Turn]) -> dict[int, Nats]:
         """Score rollout rows by the larger model, under the very ids that the student saw and sampled.
@@ -133,7 +152,7 @@ class Signaller:
 
     def _hinted(
         self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
-    ) -> tuple[dict[int, Nats], int]:
+    ) -> _Found:
         """Score recovery rows under their own hint and pivotal rollout rows under the gold hint."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
@@ -146,7 +165,7 @@ class Signaller:
 
     def _privileged(
         self, rows: Sequence[Turn], episodes: _Episodes, text_of: Callable[[Turn], str | None]
-    ) -> tuple[dict[int, Nats], int]:
+    ) -> _Found:
         """Score rollout rows with a text in the place of the lesson; those without one are left out."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
@@ -157,7 +176,7 @@ class Signaller:
 
     def _skilled(
         self, rows: Sequence[Turn], episodes: _Episodes, skills: Mapping[str, tuple[str, ...]]
-    ) -> tuple[dict[int, Nats], int]:
+    ) -> _Found:
         """Score rollout rows with skills in front of the task; an episode without any is left out."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
@@ -167,9 +186,7 @@ class Signaller:
                 prompts[index] = None if prompt is None else prompt.ids
         return self._scored(rows, prompts)
 
-    def _routed(
-        self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]
-    ) -> tuple[dict[int, Nats], int]:
+    def _routed(self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]) -> _Found:
         """Score rollout rows under the turn's skill at a hint's place, else the episode's at a lesson's."""
         whole = {one.episode: one.lesson for one in lessons}
         steps = {
@@ -189,14 +206,45 @@ class Signaller:
         """Rebuild a rollout row's own prompt: else both scores would differ by more than the hint."""
         return self.prompter.rebuilt(episodes[row.episode], row.turn)
 
-    def _scored(
-        self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int] | None]
-    ) -> tuple[dict[int, Nats], int]:
-        """Score rows under other prompts, by row; also return how many have none, since it was too long."""
+    def _scored(self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int] | None]) -> _Found:
+        """Score rows under other prompts, with distributions where the method needs them."""
         fitting = {index: ids for index, ids in prompts.items() if ids is not None}
         requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in fitting.items()]
-        scores = self.policy.score(requests) if requests else []
-        return dict(zip(fitting, scores, strict=True)), len(prompts) - len(fitting)
+        found, width = _Found(len(prompts) - len(fitting)), self.needs.target_tokens
+        if requests and width:
+            scores = self.policy.score_distributions(requests, None if width == "all" else width)
+            for index, (nats, distributions) in zip(fitting, scores, strict=True):
+                found.nats[index], found.distributions[index] = nats, distributions
+        elif requests:
+            found.nats.update(zip(fitting, self.policy.score(requests), strict=True))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Scores under one kind of privileged prompt, by row, and how many such prompts were too long."""
+
+    too_long: int
+    nats: dict[int, Nats] = field(default_factory=dict)
+    distributions: dict[int, TokenDistributions] = field(default_factory=dict)
+
+
+def distribution_records(rows: Sequence[Turn], scored: Scored) -> Iterator[Distribution]:
+    """Yield the distributions of scored rows as records, row by row."""
+    for row, found in zip(rows, scored.distributions, strict=True):
+        for text, one in (("hint", found.hint), ("lesson", found.lesson), ("skill", found.skill)):
+            if one is not None:
+                yield Distribution(
+                    episode=row.episode,
+                    turn=row.turn,
+                    source=row.source,
+                    pivot_turn=row.pivot_turn,
+                    text=text,
+                    width=one.ids.shape[1],
+                    # arrays stay arrays: as lists they would take many times the memory
+                    ids=cast("Sequence[int]", one.ids.reshape(-1)),
+                    nats=cast("Sequence[float]", one.nats.reshape(-1)),
+                )
 
 
 def _with_hint(row: Turn) -> Sequence[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pivotopd.methods.base import Target
 from pivotopd.models.base import Nats
 
 
@@ -24,6 +25,7 @@ class TrainingRow:
         mask: (R,) bool, False where a token must not train.
         is_recovery: A recovery turn.
         teacher_nats: (R,) lT of the method's auxiliary loss; None where the row takes no part in it.
+        targets: Distributions that the row's tokens are drawn to.
     """
 
     prompt_ids: Sequence[int]
@@ -34,6 +36,7 @@ class TrainingRow:
     mask: npt.NDArray[np.bool_]
     is_recovery: bool
     teacher_nats: Nats | None = None
+    targets: tuple[Target, ...] = ()
 
     @property
     def keep(self) -> npt.NDArray[np.bool_]:
@@ -41,6 +44,8 @@ class TrainingRow:
         finite = np.isfinite(self.advantage) & np.isfinite(self.old_nats) & np.isfinite(self.reference_nats)
         if self.teacher_nats is not None:
             finite &= np.isfinite(self.teacher_nats)
+        for target in self.targets:
+            finite &= np.isfinite(target.distributions.nats).all(axis=1)
         return np.asarray(self.mask & finite, np.bool_)
 
 

@@ -57,8 +57,13 @@ class Plan:
 
     @cached_property
     def needs(self) -> Needs:
-        """What the method asks for; ConfigError where nothing can compute it yet."""
-        return make_method(self.config.method, self.config.recovery.depth).needs
+        """What the method asks for; ConfigError where it is more than can be kept."""
+        needs = make_method(self.config.method, self.config.recovery.depth).needs
+        if needs.target_tokens:
+            from pivotopd.target_size import check_targets
+
+            check_targets(self.config, needs)
+        return needs
 
     def start(self) -> Source:
         """The start policy: a warm-started student, or a pretrained model folder."""

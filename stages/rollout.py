@@ -9,8 +9,10 @@ from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
+from pivotopd.depth import Tail
 from pivotopd.errors import ConfigError
 from pivotopd.evaluation import summarise_panel
+from pivotopd.expert import Begun, with_beginnings
 from pivotopd.records import Episode, Skill, Turn
 from pivotopd.rollout import Origin, Played, Player, training_jobs
 from pivotopd.skills import with_skills
@@ -73,9 +75,10 @@ def run(work: Work, job: Job) -> Artifact:
     )
     if "skills" in job.inputs:
         jobs = with_skills(jobs, work.input(job, "skills").rows(Skill), config.method.prompt_skills)
+    begun = _begun(work, jobs, iteration, limit)
     played: list[Played] = []
     with watch.phase("play"):
-        for one in player.play(jobs):
+        for one in player.play(begun.jobs):
             played.append(one)
             work.progress("episodes", len(played), len(jobs))
     played.sort(key=lambda one: one.episode.episode)
@@ -91,6 +94,7 @@ def run(work: Work, job: Job) -> Artifact:
                 "env_resets": player.counts.env_resets,
                 "env_steps": player.counts.env_steps,
                 **engine_counts,
+                **begun.counts,
             },
             seconds=watch.seconds,
         )
@@ -99,6 +103,14 @@ def run(work: Work, job: Job) -> Artifact:
 def _iteration(job: Job) -> int:
     assert job.iteration is not None, "a rollout belongs to an iteration"  # noqa: S101 - a plan always sets it
     return job.iteration
+
+
+def _begun(work: Work, jobs: list[Job], iteration: int, limit: int) -> Begun:
+    """Let an expert begin the episodes, where the method enters them late."""
+    cut = work.config.method.depth_cut
+    if not isinstance(cut, Tail):
+        return Begun(jobs, {})
+    return with_beginnings(work.environment, jobs, tail_turns=cut.turns_at(iteration), max_turns=limit)
 
 
 def _refuse_no_prompt(played: Sequence[Played], prompt_tokens: int) -> None:

@@ -23,8 +23,18 @@ from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
 from pivotopd.models.checkpoint import check_finite, weights_digest
-from pivotopd.records import Advantage, Episode, Label, Lesson, Signal, SkillUse, Turn, Update
-from pivotopd.scoring import Scored, Signaller
+from pivotopd.records import (
+    Advantage,
+    Distribution,
+    Episode,
+    Label,
+    Lesson,
+    Signal,
+    SkillUse,
+    Turn,
+    Update,
+)
+from pivotopd.scoring import RowDistributions, Scored, Signaller, distribution_records
 from pivotopd.seeds import seed_of
 from stages.ablations import labels_read
 from stages.depth import depth_before, store_depth
@@ -32,7 +42,7 @@ from stages.metrics import metrics_text
 from stages.retrieval import skills_retrieved
 from stages.work import Job, Ledger, Stopwatch, Work
 
-TABLES = (Signal, Advantage, Update, SkillUse)
+TABLES = (Signal, Distribution, Advantage, Update, SkillUse)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
@@ -72,8 +82,8 @@ def run(work: Work, job: Job) -> Artifact:
         penalty = config.update.invalid_penalty
         penalty = work.environment.invalid_penalty if penalty is None else penalty
         method_rows = [
-            _row(row, signal, episodes[row.episode], penalty)
-            for row, signal in zip(rows, scored.signals, strict=True)
+            _row(row, signal, beside, episodes[row.episode], penalty)
+            for row, signal, beside in zip(rows, scored.signals, scored.distributions, strict=True)
         ]
         advantages = method.advantages(method_rows, job.iteration or 0)
     training = [
@@ -98,6 +108,8 @@ def run(work: Work, job: Job) -> Artifact:
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
     with work.begin(job) as writer:
         writer.write_rows(Signal, scored.signals)
+        if method.needs.target_tokens:
+            writer.write_rows(Distribution, distribution_records(rows, scored))
         writer.write_rows(
             Advantage, [_advantage(*parts) for parts in zip(rows, method_rows, advantages, strict=True)]
         )
@@ -120,6 +132,7 @@ def _training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantag
         mask=seen.mask,
         is_recovery=row.source == "recovery",
         teacher_nats=advantage.auxiliary_nats,
+        targets=advantage.targets,
     )
 
 
@@ -131,7 +144,8 @@ def _signal_counts(
     Groups of equal returns are a healthy outcome while some of them were won: the update is then the KL term.
     """
     signal_rows = sum(
-        bool(np.any(row.advantage[row.keep])) or (row.teacher_nats is not None and bool(row.keep.any()))
+        bool(np.any(row.advantage[row.keep]))
+        or ((row.teacher_nats is not None or bool(row.targets)) and bool(row.keep.any()))
         for row in training
     )
     idle = signal_rows == 0 and not any(episode.won for episode in episodes.values())
@@ -178,7 +192,7 @@ def _nats(values: Sequence[float] | None) -> Nats:
     return np.asarray(values if values is not None else (), dtype=np.float32)
 
 
-def _row(row: Turn, signal: Signal, episode: Episode, penalty: float) -> Row:
+def _row(row: Turn, signal: Signal, beside: RowDistributions, episode: Episode, penalty: float) -> Row:
     """Return a row as methods see it; a truncated response is masked."""
     trains = row.finish_reason != "length"
     return Row(
@@ -198,6 +212,9 @@ def _row(row: Turn, signal: Signal, episode: Episode, penalty: float) -> Row:
         peer_nats=_maybe(signal.peer_nats),
         teacher_nats=_maybe(signal.teacher_nats),
         action_mask=None if signal.action_mask is None else np.asarray(signal.action_mask, np.bool_),
+        hinted_distributions=beside.hint,
+        lesson_distributions=beside.lesson,
+        skill_distributions=beside.skill,
     )
 
 
@@ -295,11 +312,19 @@ def _signal_metrics(
         "update/recovery_log_ratio_nats": float(np.mean(gaps["recovery"])) if gaps["recovery"] else 0.0,
         "update/prevention_log_ratio_nats": float(np.mean(gaps["rollout"])) if gaps["rollout"] else 0.0,
         **({"update/teacher_reverse_kl_nats": float(np.mean(lost))} if lost else {}),
+        **_target_metrics(advantages),
         "update/engine_parity_max_nats": max(parity, default=0.0),
         "update/advantage_abs_mean": float(
             np.mean(np.abs(np.concatenate([one.total for one in advantages]))) if advantages else 0.0
         ),
     }
+
+
+def _target_metrics(advantages: Sequence[TokenAdvantage]) -> dict[str, float]:
+    """Return how much of the self-teacher's probability the kept ids hold; nothing without targets."""
+    targets = [target for one in advantages for target in one.targets]
+    masses = [np.exp(target.distributions.nats, dtype=np.float64).sum(axis=1) for target in targets]
+    return {"update/target_mass_mean": float(np.mean(np.concatenate(masses)))} if masses else {}
 
 
 def _depth_metrics(depth: Depth) -> dict[str, float]:

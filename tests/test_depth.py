@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.depth import Curriculum, Depth, Probes
+from pivotopd.depth import Curriculum, Depth, Probes, Tail
 from pivotopd.errors import ArtifactError
 from pivotopd.methods.sections import GrpoMethod, TcodMethod, TurnOpdMethod
 
@@ -42,6 +42,15 @@ def test_a_curriculum_grows_by_a_turn_every_few_iterations() -> None:
     assert cut == Curriculum(2, 3)
     assert [cut.limit(iteration, Depth()) for iteration in range(8)] == [1, 1, 2, 2, 3, 3, 3, 3]
     assert cut.limit(0, Depth(9.0, 10)) == 1
+
+
+def test_an_expert_leaves_one_more_turn_every_few_iterations() -> None:
+    cut = TcodMethod(direction="b2f", iterations_per_turn=2, max_turns=3).depth_cut
+    assert cut == Tail(2, 3)
+    assert [cut.turns_at(iteration) for iteration in range(7)] == [1, 1, 2, 2, 3, 3, 3]
+    assert cut.limit(0, Depth()) is None
+    assert TcodMethod(direction="b2f").depth_cut == Tail(5, 30)
+    assert TcodMethod().depth_cut == Curriculum(6, 30)
 
 
 def test_probes_are_not_cut_but_only_turns_below_the_cap_train() -> None:

@@ -11,13 +11,13 @@ import pytest
 from pivotopd.agent.prompting import HINT_TOKENS
 from pivotopd.config import TinyStudent
 from pivotopd.errors import ArtifactError, ConfigError
-from pivotopd.methods.base import Needs
+from pivotopd.methods.base import Needs, TargetTokens
 from pivotopd.models.base import Nats, Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import make_policy
 from pivotopd.models.tiny import build_model
 from pivotopd.models.transformers_engine import TransformersEngine
-from pivotopd.records import Label, Lesson, Signal, Turn, from_table, to_table
-from pivotopd.scoring import Scored, Signaller
+from pivotopd.records import Distribution, Label, Lesson, Signal, Turn, from_table, to_table
+from pivotopd.scoring import RowDistributions, Scored, Signaller, distribution_records
 from pivotopd.teacher.base import Candidate, Reading
 from pivotopd.teacher.pivots import labels_of, lesson_of
 from tests import play
@@ -158,6 +158,46 @@ def test_every_number_is_the_engines_own_under_the_right_prompt(
             if name in ("hinted_nats", "lesson_nats"):
                 assert np.abs(np.array(values) - np.array(signal.plain_nats)).max() > 1e-3
     assert found.signals[0].plain_nats != found.signals[0].reference_nats
+
+
+@pytest.mark.parametrize("width", [3, "all"])
+def test_distributions_stand_beside_every_privileged_score(
+    case: Case, policy: TransformersEngine, width: TargetTokens
+) -> None:
+    needs = replace(ALL, target_tokens=width)
+    found = Signaller(play.prompter(), policy, policy, needs).score(case.rows, case.labels, case.lessons)
+    usual = Signaller(play.prompter(), policy, policy, ALL).score(case.rows, case.labels, case.lessons)
+    assert found.signals == usual.signals, "the sampled tokens' scores are the same"
+    assert usual.distributions == [RowDistributions()] * len(case.rows)
+    size = policy.policy.model.config.vocab_size if width == "all" else width
+    for row, signal, beside in zip(case.rows, found.signals, found.distributions, strict=True):
+        assert beside.skill is None
+        for nats, top in ((signal.hinted_nats, beside.hint), (signal.lesson_nats, beside.lesson)):
+            assert (nats is None) == (top is None)
+            if nats is None or top is None:
+                continue
+            assert top.ids.shape == (len(row.response_ids), size)
+            for token, value, ids, values in zip(row.response_ids, nats, top.ids, top.nats, strict=True):
+                if width == "all" or token in ids:
+                    assert values[ids.tolist().index(token)] == value
+                else:
+                    assert value <= values[-1]
+
+
+def test_distributions_are_stored_flat(case: Case, policy: TransformersEngine) -> None:
+    needs = replace(ALL, target_tokens=3)
+    found = Signaller(play.prompter(), policy, policy, needs).score(case.rows, case.labels, case.lessons)
+    stored = from_table(Distribution, to_table(Distribution, distribution_records(case.rows, found)), "here")
+    assert [one.text for one in stored].count("lesson") == 8
+    assert [one.text for one in stored].count("hint") == len(PIVOTS) + 6
+    kept = {(one.episode, one.turn, one.source, one.pivot_turn, one.text): one for one in stored}
+    assert len(kept) == len(stored)
+    for row, beside in zip(case.rows, found.distributions, strict=True):
+        for text, top in (("hint", beside.hint), ("lesson", beside.lesson)):
+            if top is not None:
+                one = kept[row.episode, row.turn, row.source, row.pivot_turn, text]
+                np.testing.assert_array_equal(np.reshape(one.ids, (-1, one.width)), top.ids)
+                np.testing.assert_array_equal(np.reshape(one.nats, (-1, one.width)), top.nats)
 
 
 def test_a_larger_model_scores_the_rollout_under_the_student_s_own_ids(case: Case) -> None:

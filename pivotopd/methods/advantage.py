@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 
 from pivotopd.errors import ArtifactError, NumericsError
-from pivotopd.methods.base import Nats, Row, TokenAdvantage
+from pivotopd.methods.base import Nats, Row, Target, TokenAdvantage
+from pivotopd.models.base import TokenDistributions
 
 STD_FLOOR = 1e-6
 
@@ -117,6 +118,33 @@ def require_signal(rows: Sequence[Row], name: SignalName, *, every: bool) -> Non
             f"{len(rollout) - scored} of {len(rollout)} rollout rows have no {name}",
             mend="score the rows with what this method needs; `pivotopd methods` lists it",
         )
+
+
+TargetName = Literal["hinted", "lesson", "skill"]
+
+
+def targets(row: Row, name: TargetName, weight: float, mix: float) -> tuple[Target, ...]:
+    """Return the target that a row's tokens have under one privileged text; none without a score or weight.
+
+    Args:
+        row: The row.
+        name: Which text.
+        weight: Weight of the divergence.
+        mix: FORWARD, REVERSE, or between them.
+
+    Raises:
+        ArtifactError: The row was scored under the text without distributions.
+    """
+    if weight == 0.0 or getattr(row, f"{name}_nats") is None:
+        return ()
+    found: TokenDistributions | None = getattr(row, f"{name}_distributions")
+    if found is None:
+        raise ArtifactError(
+            f"a {row.source} row has {name}_nats and no {name}_distributions",
+            where=f"episode {row.episode}",
+            mend="score the rows with what this method needs",
+        )
+    return (Target(found, weight, mix),)
 
 
 def falling(start: float, iterations: int, iteration: int) -> float:

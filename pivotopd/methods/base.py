@@ -15,12 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pivotopd.depth import Depth
+from pivotopd.models.base import TokenDistributions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Nats = npt.NDArray[np.float32]
 Source = Literal["rollout", "recovery"]
+TargetTokens = int | Literal["all"]
+
+FORWARD, REVERSE = 0.0, 1.0
+"""Mix of a target: KL( target || student ), and KL( student || target )."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Needs:
         larger_teacher: A larger model with the same tokenizer scores every rollout row.
         depth_cut: Rollouts are cut at a depth that the method sets.
         depth_probes: That depth follows from what earlier iterations found.
+        target_tokens: Ids of each response token (K) whose log-probabilities are kept wherever the student is
+            scored under privileged text; all for the whole vocabulary, 0 for the sampled token alone.
     """
 
     labels: bool = False
@@ -54,6 +61,7 @@ class Needs:
     larger_teacher: bool = False
     depth_cut: bool = False
     depth_probes: bool = False
+    target_tokens: TargetTokens = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class Row:
         peer_nats: (R,) lT under a successful peer episode, or None.
         teacher_nats: (R,) lT of a larger model, or None.
         action_mask: (R,) True where a token is part of the action, or None.
+        hinted_distributions, lesson_distributions, skill_distributions: (R, K) what stands beside
+            ``hinted_nats``, ``lesson_nats`` and ``skill_nats`` where the method needs distributions.
     """
 
     episode: str
@@ -95,6 +105,24 @@ class Row:
     peer_nats: Nats | None = None
     teacher_nats: Nats | None = None
     action_mask: npt.NDArray[np.bool_] | None = None
+    hinted_distributions: TokenDistributions | None = None
+    lesson_distributions: TokenDistributions | None = None
+    skill_distributions: TokenDistributions | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """Frozen distributions that a row's tokens are drawn to; see :mod:`pivotopd.target_loss`.
+
+    Attributes:
+        distributions: (R, K) of the self-teacher.
+        weight: Weight of the divergence.
+        mix: beta of the generalised Jensen-Shannon divergence: FORWARD, REVERSE, or between them.
+    """
+
+    distributions: TokenDistributions
+    weight: float
+    mix: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +134,7 @@ class TokenAdvantage:
         outcome: Group-relative part, equal for all tokens.
         prevention, recovery, lesson: (R,) weighted parts; empty where the row has none.
         auxiliary_nats: (R,) lT of the method's auxiliary loss; None where the row takes no part in it.
+        targets: What the auxiliary loss of a method with targets draws the row's tokens to.
     """
 
     total: Nats
@@ -114,10 +143,14 @@ class TokenAdvantage:
     recovery: Nats = field(default_factory=lambda: np.zeros(0, np.float32))
     lesson: Nats = field(default_factory=lambda: np.zeros(0, np.float32))
     auxiliary_nats: Nats | None = None
+    targets: tuple[Target, ...] = ()
 
 
 class AuxiliaryLoss(Protocol):
-    """A loss beside PPO, on the current student's log-probabilities; a method has at most one."""
+    """A loss beside PPO, on the current student's log-probabilities; a method has at most one.
+
+    One over distributions instead of sampled tokens is not a function but data: the targets of its rows.
+    """
 
     def __call__(self, lS: Tensor, lO: Tensor, lT: Tensor) -> Tensor:  # noqa: N803 - the field's symbols
         """Return the (N,) weighted loss of flat tokens; its gradient goes through lS only.

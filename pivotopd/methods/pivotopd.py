@@ -8,6 +8,11 @@
     with recovery_objective=nll:  A_l = 0 on recovery rows, and the auxiliary loss  -w_rec * lS
                                   (negative log-likelihood, the true gradient of the forward KL)
 
+    with estimator=top_k or full (q: the self-teacher under the hint or lesson, p: the current student):
+    A_l = A_RL on rollout rows, 0 on recovery rows, and the auxiliary loss, summed over likely or all tokens
+    aux_l = w_prev * KL( p || q[gold hint] ) + w_traj * KL( p || q[lesson] )    rollout rows
+    aux_l = w_rec * KL( q[recovery hint] || p )                                 recovery rows, not clipped
+
 Source: PivotOPD paper (arXiv 2609.40285), Eqs. 4-7 and App. B. Recovery rows carry no outcome advantage
 and take no part in group statistics, so a group in which every episode fails still trains on its
 recoveries.
@@ -16,14 +21,14 @@ recoveries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pivotopd.errors import ArtifactError
-from pivotopd.methods.advantage import constant, log_ratio, outcome_advantages
-from pivotopd.methods.base import Method, Nats, Needs, Row, TokenAdvantage
+from pivotopd.methods.advantage import constant, log_ratio, of_tokens, outcome_advantages, targets
+from pivotopd.methods.base import FORWARD, REVERSE, Method, Nats, Needs, Row, TokenAdvantage
 from pivotopd.methods.sections import PivotOpdMethod
 
 if TYPE_CHECKING:
@@ -52,6 +57,7 @@ class PivotOpd(Method):
             recovery_depth=recovery_depth if section.recovery_weight > 0 else 0,
             gold_hint=section.prevention_weight > 0,
             lesson=section.lesson_weight > 0,
+            target_tokens=section.target_tokens,
         )
         if section.recovery_objective == "nll":
             self.auxiliary = Likelihood(section.recovery_weight)
@@ -76,6 +82,10 @@ class PivotOpd(Method):
                 where=f"episode {row.episode}",
                 mend="rerun the stage that scored the rows",
             )
+        if self.needs.target_tokens:
+            mix = REVERSE if self._section.reverse_recovery else FORWARD
+            drawn = targets(row, "hinted", self._section.recovery_weight, mix)
+            return replace(of_tokens(constant(row, 0.0)), targets=drawn)
         if self.auxiliary is not None:
             return TokenAdvantage(total=constant(row, 0.0), outcome=0.0, auxiliary_nats=row.hinted_nats)
         bound = self._section.recovery_clip_nats
@@ -84,6 +94,10 @@ class PivotOpd(Method):
         return TokenAdvantage(total=weighted, outcome=0.0, recovery=weighted)
 
     def _rollout(self, row: Row, outcome: float) -> TokenAdvantage:
+        if self.needs.target_tokens:
+            drawn = targets(row, "hinted", self._section.prevention_weight, REVERSE)
+            drawn += targets(row, "lesson", self._section.lesson_weight, REVERSE)
+            return replace(of_tokens(constant(row, outcome), outcome), targets=drawn)
         prevention = _part(self._section.prevention_weight, row.hinted_nats, row)
         lesson = _part(self._section.lesson_weight, row.lesson_nats, row)
         total = constant(row, outcome)

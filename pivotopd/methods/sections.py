@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Tag, model_validator
 
-from pivotopd.depth import Curriculum, DepthCut, Probes
+from pivotopd.depth import Curriculum, DepthCut, Probes, Tail
 from pivotopd.section import Count, NonNegative, Positive, Section, Share, WholeNumber
 
 HintForm = Literal["action", "reflection"]
@@ -63,6 +63,25 @@ class OutcomeMethod(MethodSettings):
     """Divide the outcome advantage by the standard deviation of the group's returns. Original GRPO: true."""
 
 
+class EstimatedMethod(MethodSettings):
+    """Base of the methods whose divergence can be a log-ratio of sampled tokens or a sum over tokens."""
+
+    estimator: Literal["sampled", "top_k", "full"] = "sampled"
+    """Divergence by the sampled token's log-ratio, or summed over likely or all tokens (ablation)."""
+    estimator_tokens: Count = 50
+    """Tokens of the top_k estimator: the self-teacher's likeliest, over which both are renormalised."""
+
+    @property
+    def target_tokens(self) -> int | Literal["all"]:
+        """Ids of each token that are kept of the self-teacher; 0 for the sampled one alone."""
+        widths: dict[str, int | Literal["all"]] = {
+            "sampled": 0,
+            "top_k": self.estimator_tokens,
+            "full": "all",
+        }
+        return widths[self.estimator]
+
+
 class GrpoMethod(OutcomeMethod):
     """Group-relative outcome advantage only."""
 
@@ -70,7 +89,7 @@ class GrpoMethod(OutcomeMethod):
     """Marks this method."""
 
 
-class PivotOpdMethod(OutcomeMethod):
+class PivotOpdMethod(OutcomeMethod, EstimatedMethod):
     """PivotOPD: outcome, prevention at pivotal turns, recovery after them, lesson on every turn."""
 
     name: Literal["pivotopd"] = "pivotopd"
@@ -97,6 +116,8 @@ class PivotOpdMethod(OutcomeMethod):
         """Refuse a likelihood of what the student itself said: it would be no distillation at all."""
         if self.recovery_objective == "nll" and self.recovery_kl == "reverse":
             raise ValueError("recovery_objective=nll needs recovery_kl=forward")
+        if self.recovery_objective == "nll" and self.estimator != "sampled":
+            raise ValueError("recovery_objective=nll is a sampled estimate: it needs estimator=sampled")
         return self
 
     @property
@@ -135,13 +156,15 @@ class StepOpsdMethod(OutcomeMethod):
     """Iterations over which lambda falls to 0 in a line; 0 keeps it."""
 
 
-class OpsdMethod(MethodSettings):
+class OpsdMethod(EstimatedMethod):
     """OPSD: the skill-conditioned self-teacher on every response, no outcome."""
 
     name: Literal["opsd"] = "opsd"
     """Marks this method."""
     coefficient: Positive = 1.0
-    """Weight of the log-ratio. (Original: a divergence over the whole vocabulary, fixed first teacher.)"""
+    """Weight of the log-ratio, or of the divergence. (Original: full estimator, fixed first teacher.)"""
+    beta: Share = 0.5
+    """Divergence of the other estimators: 0 KL(teacher || student), 1 the reverse, Jensen-Shannon between."""
 
 
 class OpdMethod(MethodSettings):
@@ -212,21 +235,25 @@ class TurnOpdMethod(MethodSettings):
 
 
 class TcodMethod(MethodSettings):
-    """TCOD, forward to backward: a larger model's log-ratio on the first turns, more of them with time."""
+    """TCOD: a larger model's log-ratio on the first turns, or the last ones, more of them with time."""
 
     name: Literal["tcod"] = "tcod"
     """Marks this method."""
     coefficient: Positive = 1.0
     """Weight of the log-ratio."""
-    iterations_per_turn: Count = 6
-    """eta: iterations until one more turn trains (original: 6 on ALFWorld)."""
+    direction: Literal["f2b", "b2f"] = "f2b"
+    """First turns first, or last turns first, after a beginning that the oracle plays."""
+    iterations_per_turn: Count | None = None
+    """eta: iterations until one more turn is the student's; null: the original's, 6 for f2b, 5 for b2f."""
     max_turns: Count = 30
-    """Most turns that train."""
+    """Most turns that train (f2b), or that the oracle leaves to the student (b2f)."""
 
     @property
-    def depth_cut(self) -> Curriculum:
-        """Rollouts are cut at a turn that moves with the iteration."""
-        return Curriculum(self.iterations_per_turn, self.max_turns)
+    def depth_cut(self) -> Curriculum | Tail:
+        """Rollouts are cut at a turn that moves with the iteration, or are entered there."""
+        if self.direction == "b2f":
+            return Tail(self.iterations_per_turn or 5, self.max_turns)
+        return Curriculum(self.iterations_per_turn or 6, self.max_turns)
 
 
 class SodMethod(OutcomeMethod):

@@ -1,12 +1,16 @@
-"""TCOD, forward to backward: a larger model's log-ratio on the first turns, on more of them with time.
+"""TCOD: a larger model's log-ratio, first on few turns of an episode, on more of them with time.
 
-    A_l = coefficient * ( lT[larger model] - lO )      turns t < 1 + floor(iteration / eta), at most max_turns
-    A_l = 0                                            later turns, which the original does not play
+    k   = min( 1 + floor(iteration / eta), max_turns )
+    A_l = coefficient * ( lT[larger model] - lO )
+
+    direction=f2b: on turns t < k; A_l = 0 on later turns, which the original does not play
+    direction=b2f: on every turn of the student, which plays after the oracle has played all but the last k
+                   turns of a shortest way; the oracle's turns are no rows
 
 Source: TCOD, arXiv 2604.24005, and kokolerk/TCOD (TCOD_f2b_workflow.py, on_policy_distill_advantage.py):
-coefficient 1, eta 6 and 30 turns on ALFWorld. Its backward-to-forward variant needs demonstrations and is
-not here. The original takes a mean over sequences of their token means and no reference KL; in PivotOPD's
-comparison all share one loss.
+coefficient 1, eta 6 (b2f: 5) and 30 turns on ALFWorld. In its b2f an expert or teacher plays the beginning;
+here the environment's oracle does. The original takes a mean over sequences of their token means and no
+reference KL; in PivotOPD's comparison all share one loss.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ class Tcod(Method):
         self._section = section
 
     def turns_at(self, iteration: int) -> int:
-        """Return how many turns of an episode are played and train in an iteration."""
+        """Return how many turns of an episode are the student's in an iteration (k)."""
         return self._section.depth_cut.turns_at(iteration)
 
     def advantages(self, rows: Sequence[Row], iteration: int) -> list[TokenAdvantage]:
@@ -36,8 +40,10 @@ class Tcod(Method):
             ArtifactError: A rollout row was not scored by the larger model, or scores differ in length.
         """
         require_signal(rows, "teacher_nats", every=True)
-        limit = self.turns_at(iteration)
-        ratios = [signal_log_ratio(row, "teacher_nats") if row.turn < limit else None for row in rows]
+        limit, forward = self.turns_at(iteration), self._section.direction == "f2b"
+        ratios = [
+            None if forward and row.turn >= limit else signal_log_ratio(row, "teacher_nats") for row in rows
+        ]
         return [
             of_tokens(constant(row, 0.0) if ratio is None else self._section.coefficient * ratio)
             for row, ratio in zip(rows, ratios, strict=True)

@@ -1,6 +1,6 @@
 """What a policy engine offers: token ids in, token ids and log-probabilities out.
 
-Legend: B rows, R response tokens of a row.
+Legend: B rows, R response tokens of a row, K ids that a token's distribution is kept at, V vocabulary.
 """
 
 from __future__ import annotations
@@ -62,6 +62,19 @@ class ScoreRequest:
     response_ids: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenDistributions:
+    """What a policy held likely at each response token: its K most likely ids, the likeliest first.
+
+    Attributes:
+        ids: (R, K) int32.
+        nats: (R, K) float32, their log-probabilities at temperature 1 over the whole vocabulary.
+    """
+
+    ids: TokenIds
+    nats: Nats
+
+
 class Generator(Protocol):
     """Samples responses."""
 
@@ -75,6 +88,12 @@ class Scorer(Protocol):
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens."""
+        ...
+
+    def score_distributions(
+        self, requests: Sequence[ScoreRequest], top_tokens: int | None
+    ) -> list[tuple[Nats, TokenDistributions]]:
+        """Return the same, and in the same pass each token's ``top_tokens`` likeliest ids; None for all V."""
         ...
 
 

@@ -5,7 +5,7 @@ Legend: B rows of a batch, L tokens of a prompt, T longest response, V vocabular
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from pivotopd.errors import ConfigError, NumericsError
 from pivotopd.models.attention import use_grouped_steps
-from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest
+from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest, TokenDistributions
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import Policy
 from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
-from pivotopd.models.logprobs import response_logprobs
+from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.sampling import draw, uniforms_of
 
 CPU_PASS_TOKENS = 2048
@@ -107,16 +107,54 @@ class TransformersEngine:
         Raises:
             NumericsError: A log-probability is not a number; names the request.
         """
-        found: dict[int, Nats] = {}
+        values = self._values(requests, lambda batch: (response_logprobs(self.policy.model, batch),))
+        return [nats.numpy() for (nats,) in values]
+
+    def score_distributions(
+        self, requests: Sequence[ScoreRequest], top_tokens: int | None
+    ) -> list[tuple[Nats, TokenDistributions]]:
+        """Return what :meth:`score` does, and each token's likeliest ids, of the same pass.
+
+        Args:
+            requests: What to score.
+            top_tokens: How many ids (K); None for the whole vocabulary.
+
+        Raises:
+            ConfigError: The vocabulary has fewer ids.
+            NumericsError: A log-probability is not a number; names the request.
+        """
+        vocabulary = self.policy.model.get_output_embeddings().weight.shape[0]
+        width = vocabulary if top_tokens is None else top_tokens
+        if not 1 <= width <= vocabulary:
+            raise ConfigError(f"there are no {width} likeliest of {vocabulary} tokens")
+
+        def of_batch(batch: TokenBatch) -> tuple[Tensor, ...]:
+            def of_chunk(logprobs: Tensor, where: slice) -> tuple[Tensor, ...]:
+                top = logprobs.topk(width, dim=-1)
+                return sampled(logprobs, batch, where), top.indices.int(), top.values
+
+            return response_values(self.policy.model, batch, of_chunk)
+
+        return [
+            (nats.numpy(), TokenDistributions(ids.numpy(), top.numpy()))
+            for nats, ids, top in self._values(requests, of_batch)
+        ]
+
+    def _values(
+        self, requests: Sequence[ScoreRequest], of_batch: Callable[[TokenBatch], tuple[Tensor, ...]]
+    ) -> list[tuple[Tensor, ...]]:
+        """Return each request's values, the first of which are its tokens' log-probabilities."""
+        found: dict[int, tuple[Tensor, ...]] = {}
         with torch.inference_mode():
             for batch in micro_batches(requests, self._pass_tokens):
-                values = response_logprobs(self.policy.model, batch.to(self._device)).cpu()
-                self.counts.scored_tokens += len(values)
+                values = [one.cpu() for one in of_batch(batch.to(self._device))]
+                self.counts.scored_tokens += len(values[0])
                 self.counts.padded_tokens += batch.padded_tokens
-                for row, part in zip(batch.rows, batch.split(values), strict=True):
-                    if bool(part.isnan().any()):
+                parts = zip(*(batch.split(one) for one in values), strict=True)
+                for row, part in zip(batch.rows, parts, strict=True):
+                    if bool(part[0].isnan().any()):
                         raise NumericsError(f"score request {row} has log-probabilities that are not numbers")
-                    found[row] = part.numpy()
+                    found[row] = part
         return [found[index] for index in range(len(requests))]
 
     def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:

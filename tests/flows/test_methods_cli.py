@@ -20,7 +20,7 @@ from pivotopd.exits import run_command
 from pivotopd.methods import sections
 from pivotopd.methods.base import Needs
 from pivotopd.methods.registry import ENTRIES, make_method
-from pivotopd.records import Advantage, Episode, Signal, Turn, Update
+from pivotopd.records import Advantage, Distribution, Episode, Signal, Turn, Update
 from tests.conftest import ROOT
 from tests.flows.runs import train
 from tests.small_student import small_config, small_student
@@ -164,6 +164,66 @@ def test_a_ready_method_trains_for_two_iterations(
     assert any(one.manifest.stage == "recover" for one in found) == (name == "pivotopd")
     if name == "stepopsd":
         check_actions(found, signals, advantages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "estimator", "width"),
+    [("pivotopd", "top_k", 20), ("pivotopd", "full", 899), ("opsd", "full", 899)],
+)
+def test_the_other_estimators_train_for_two_iterations(
+    name: str, estimator: str, width: int, student: Path, tmp_path: Path
+) -> None:
+    method = {"name": name, "estimator": estimator, "estimator_tokens": 20}
+    config = small_config(tmp_path / "root", student, method=method, update__learning_rate=1e-5)
+    done = train(config, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    updates = sorted((one for one in found if one.manifest.stage == "update"), key=iteration_of)
+    assert len({one.manifest.notes["weights"] for one in updates}) == 2
+    for update in updates:
+        stored = update.rows(Distribution)
+        signals = update.rows(Signal)
+        assert len(stored) == sum(
+            nats is not None for one in signals for nats in (one.hinted_nats, one.lesson_nats, one.skill_nats)
+        )
+        assert {one.text for one in stored} == {"hint" if name == "pivotopd" else "skill"}
+        assert {one.width for one in stored} == {width}
+        mass = json.loads(update.log("metrics.json"))["update/target_mass_mean"]
+        assert 0.5 < mass < 0.999999 if estimator == "top_k" else mass == pytest.approx(1.0, abs=1e-5)
+        assert update.manifest.counts["signal_rows"] >= len(stored)
+        assert all(step.auxiliary_loss > 0.0 for step in update.rows(Update) if not step.skipped)
+        parts = [one.total for one in update.rows(Advantage) if one.source == "recovery"]
+        assert not any(any(part) for part in parts), "recoveries train by the divergence alone"
+        assert bool(parts) == (name == "pivotopd")
+
+
+@pytest.mark.slow
+def test_tcod_backwards_trains_on_what_the_student_played(
+    student: Path, larger: Path, tmp_path: Path
+) -> None:
+    config = small_config(
+        tmp_path / "root",
+        student,
+        method={"name": "tcod", "direction": "b2f", "iterations_per_turn": 1},
+        larger_teacher__path=str(larger),
+    )
+    done = train(config, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    rollouts = sorted((one for one in found if one.manifest.stage == "rollout"), key=iteration_of)
+    for rollout in rollouts:
+        rows, played = rollout.rows(Turn), rollout.rows(Episode)
+        counts = rollout.manifest.counts
+        first = [min(row.turn for row in rows if row.episode == episode.episode) for episode in played]
+        assert counts["expert_turns"] == sum(first) > 0
+        assert counts["expert_unsolved"] == 0
+        assert counts["env_steps"] == len(rows) == sum(episode.turns for episode in played)
+    updates = [one for one in found if one.manifest.stage == "update"]
+    assert len({one.manifest.notes["weights"] for one in updates}) == 2
+    for update in updates:
+        assert all(one.teacher_nats is not None for one in update.rows(Signal))
+        assert all(any(one.total) for one in update.rows(Advantage)), "every row trains, however late it is"
 
 
 def iteration_of(artifact: Artifact) -> int:

@@ -19,6 +19,7 @@ from pivotopd.methods.registry import ENTRIES, make_method
 from pivotopd.methods.sod import Sod
 from pivotopd.methods.tcod import Tcod
 from pivotopd.methods.turnopd import TurnOpd, next_cap, probed_depth
+from pivotopd.models.base import TokenDistributions
 from tests.methods.cases import DELTA, OUTCOME, example, nats, row
 
 
@@ -93,6 +94,7 @@ def test_tcod_trains_one_more_turn_every_eta_iterations(iteration: int, turns: i
     assert Tcod(sections.TcodMethod()).turns_at(iteration) == turns
     result = run(sections.TcodMethod(), example("teacher_nats"), iteration)
     same(result, [d if i % 3 < turns else [0.0] * len(d) for i, d in enumerate(DELTA)])
+    same(run(sections.TcodMethod(direction="b2f"), example("teacher_nats"), iteration), list(DELTA))
 
 
 def test_turnopd_weighs_depths_between_tokens_and_turns() -> None:
@@ -216,6 +218,19 @@ def test_rlsd_never_flips_the_sign(values: list[float], mix: float, bound: float
         share = one.total / outcome
         assert (share >= 1 - mix * bound - 1e-5).all()
         assert (share <= 1 + mix * bound + 1e-5).all()
+
+
+def test_opsd_s_other_estimators_draw_every_scored_row_to_its_distributions() -> None:
+    rows = [
+        replace(one, skill_distributions=TokenDistributions(np.zeros((len(one.mask), 1), np.int32), nats([])))
+        for one in example("skill_nats")
+    ]
+    rows[2] = replace(rows[2], skill_nats=None, skill_distributions=None)
+    result = run(sections.OpsdMethod(coefficient=0.5, beta=0.3, estimator="full"), rows)
+    for one, seen in zip(result, rows, strict=True):
+        assert not one.total.any()
+        found = [(target.distributions, target.weight, target.mix) for target in one.targets]
+        assert found == ([] if seen.skill_nats is None else [(seen.skill_distributions, 0.5, 0.3)])
 
 
 def test_agentopsd_three_turn_two_episode_example() -> None:

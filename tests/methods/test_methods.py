@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pivotopd.errors import ArtifactError
-from pivotopd.methods.base import Needs, Row, Source
+from pivotopd.methods.base import FORWARD, REVERSE, Needs, Row, Source
 from pivotopd.methods.registry import make_method
 from pivotopd.methods.sections import GrpoMethod, PivotOpdMethod
+from pivotopd.models.base import TokenDistributions
 
 Array = npt.NDArray[np.float64]
 
@@ -105,6 +108,56 @@ def test_rows_scored_wrongly_are_refused() -> None:
         method.advantages([row("a", 0.0, [-1.0], source="recovery")], 0)
     with pytest.raises(ArtifactError, match="1 hinted log-probabilities stand beside 2"):
         method.advantages([row("a", 0.0, [-1.0, -1.0], [-1.0])], 0)
+
+
+def with_distributions(rows: list[Row]) -> list[Row]:
+    """The same rows with distributions wherever they were scored under privileged text."""
+
+    def of(nats: npt.NDArray[np.float32] | None) -> TokenDistributions | None:
+        return None if nats is None else TokenDistributions(np.zeros((len(nats), 2), np.int32), nats[:, None])
+
+    return [
+        replace(one, hinted_distributions=of(one.hinted_nats), lesson_distributions=of(one.lesson_nats))
+        for one in rows
+    ]
+
+
+@pytest.mark.parametrize("estimator", ["top_k", "full"])
+def test_other_estimators_leave_the_outcome_and_draw_to_distributions(
+    estimator: Literal["top_k", "full"],
+) -> None:
+    section = PivotOpdMethod(
+        prevention_weight=0.1, recovery_weight=0.5, lesson_weight=0.01, estimator=estimator
+    )
+    rows = with_distributions(example())
+    result = make_method(section, 2).advantages(rows, 0)
+    for one, outcome in zip(result, (5.0, 5.0, 5.0, -5.0, -5.0, -5.0, 0.0), strict=True):
+        assert set(one.total.tolist()) == {outcome}
+        assert one.outcome == outcome
+        assert one.auxiliary_nats is None
+    found = [[(target.weight, target.mix) for target in one.targets] for one in result]
+    lesson, gold = (0.01, REVERSE), (0.1, REVERSE)
+    assert found == [[lesson], [lesson], [], [lesson], [gold, lesson], [lesson], [(0.5, FORWARD)]]
+    assert result[4].targets[0].distributions is rows[4].hinted_distributions
+    assert result[4].targets[1].distributions is rows[4].lesson_distributions
+    assert all(one.targets == () for one in make_method(PivotOpdMethod(), 2).advantages(rows, 0))
+
+
+def test_reverse_recoveries_are_drawn_by_the_reverse_divergence() -> None:
+    section = PivotOpdMethod(recovery_kl="reverse", estimator="full", lesson_weight=0.0)
+    (target,) = make_method(section, 2).advantages(with_distributions(example()), 0)[6].targets
+    assert (target.weight, target.mix) == (1.0, REVERSE)
+
+
+def test_rows_scored_without_distributions_are_refused() -> None:
+    for rows in (example(), example()[-1:]):
+        with pytest.raises(ArtifactError, match=r"_nats and no .*_distributions"):
+            make_method(PivotOpdMethod(estimator="full"), 2).advantages(rows, 0)
+
+
+def test_a_likelihood_has_no_other_estimator() -> None:
+    with pytest.raises(ValueError, match="needs estimator=sampled"):
+        PivotOpdMethod(recovery_objective="nll", estimator="full")
 
 
 logits = st.lists(st.floats(-6, 6), min_size=3, max_size=3)

@@ -122,6 +122,35 @@ def test_scores_equal_the_behaviour_logprobs(stopping: Policy) -> None:
     np.testing.assert_allclose(alone, scores[3], atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [1, 7, None])
+def test_distributions_are_the_likeliest_of_whole_forwards(stopping: Policy, width: int | None) -> None:
+    rows = [
+        ScoreRequest(one.prompt_ids, one.prompt_ids[::-1]) for one in _requests(9, len(stopping.tokenizer))
+    ]
+    engine = TransformersEngine(stopping, 60)
+    found = engine.score_distributions(rows, width)
+    vocabulary = stopping.model.config.vocab_size
+    for row, plain, (nats, top) in zip(rows, engine.score(rows), found, strict=True):
+        np.testing.assert_array_equal(nats, plain)
+        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]])
+        with torch.inference_mode():
+            whole = stopping.model(input_ids=ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
+        assert top.ids.shape == top.nats.shape == (len(row.response_ids), width or vocabulary)
+        assert (top.ids.dtype, top.nats.dtype) == (np.int32, np.float32)
+        np.testing.assert_allclose(top.nats, whole.gather(1, torch.from_numpy(top.ids).long()), atol=1e-4)
+        np.testing.assert_allclose(top.nats, whole.topk(width or vocabulary).values, atol=1e-4)
+        assert all(len(set(one)) == len(one) for one in top.ids.tolist())
+        if width is None:
+            np.testing.assert_allclose(np.exp(top.nats).sum(axis=1), 1.0, atol=1e-5)
+    assert engine.counts.scored_tokens == 2 * sum(len(row.response_ids) for row in rows)
+
+
+@pytest.mark.parametrize("width", [0, 100_000])
+def test_more_tokens_than_there_are_cannot_be_the_likeliest(policy: Policy, width: int) -> None:
+    with pytest.raises(ConfigError, match="likeliest of"):
+        TransformersEngine(policy).score_distributions([ScoreRequest([5], [6])], width)
+
+
 def test_scores_under_another_model_differ(stopping: Policy) -> None:
     rows = [ScoreRequest([5, 6], [7, 8, 9])]
     first = TransformersEngine(stopping).score(rows)[0]
