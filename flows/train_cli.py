@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from pivotopd.config import RunConfig
+    from pivotopd.prompt_check import PromptCheck
 
 ConfigArgument = Annotated[
     list[str] | None,
@@ -25,21 +26,35 @@ def train(
     from flows.arguments import config_from
 
     config = config_from(arguments)
-    _refuse_unrunnable(config)
+    prompts = _checked(config)
     if dry_run:
-        _show_plan(config)
+        _show_plan(config, prompts)
         return
+    for line in prompts.lines:
+        typer.echo(line)
     run_training(config)
 
 
-def _refuse_unrunnable(config: RunConfig) -> None:
-    """Refuse a method with a signal that nothing can compute, before anything is started or written."""
+def _checked(config: RunConfig) -> PromptCheck:
+    """Refuse what cannot be run, before anything is started or written; return what prompts will be.
+
+    That is: a method with a signal that nothing can compute, a teacher that cannot be asked, a model whose
+    chat template gives no prompts to train on.
+    """
+    from pivotopd.config import LocalSection
     from pivotopd.methods.registry import make_method
+    from pivotopd.prompt_check import check_prompts
 
     if make_method(config.method, config.recovery.depth).needs.larger_teacher:
         from pivotopd.larger_teacher import check_larger_teacher
 
         check_larger_teacher(config)
+    if isinstance(config.teacher, LocalSection):
+        from pivotopd.local_teacher import check_engine, check_local_teacher
+
+        check_engine(config.teacher)
+        check_local_teacher(config.teacher)
+    return check_prompts(config)
 
 
 def run_training(config: RunConfig) -> None:
@@ -65,7 +80,7 @@ def run_training(config: RunConfig) -> None:
     watcher.show_result()
 
 
-def _show_plan(config: RunConfig) -> None:
+def _show_plan(config: RunConfig, prompts: PromptCheck) -> None:
     """Print every job with its address and whether it is published."""
     from flows.prefect_defaults import set_prefect_defaults
 
@@ -82,6 +97,8 @@ def _show_plan(config: RunConfig) -> None:
     layout = RunLayout(config.root, config.name or "")
     work, plan = Work(config, layout), Plan(config, layout)
     typer.echo(dump_config(config))
+    for line in prompts.lines:
+        typer.echo(line)
     for job in jobs_of(plan):
         state = "cached" if work.find(job) else "would run"
         typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
