@@ -259,7 +259,7 @@ class _Probe:
     def system(self, frame: tuple[str, str]) -> tuple[SystemRole, str | None]:
         """Return what becomes of a system message, and the one that the template adds where there is none."""
         rendered = self.tried([{"role": "system", "content": _SYSTEM}, _user(_MESSAGE)])
-        if rendered is None:
+        if rendered is None or _MESSAGE not in rendered:
             return "refused", None
         if _SYSTEM not in rendered:
             return "ignored", None

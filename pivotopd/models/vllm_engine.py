@@ -146,6 +146,7 @@ def _start(**settings: Any) -> Any:
             enable_prefix_caching=True,
             enforce_eager=compute_device().type == "cpu",  # compiling takes longer than it saves there
             disable_log_stats=True,
+            use_tqdm_on_load=False,
             seed=0,
         )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:

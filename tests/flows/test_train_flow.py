@@ -247,7 +247,8 @@ def test_evaluations_are_child_runs(runs: tuple[Any, list[Any]]) -> None:
 
 
 OURS = re.compile(
-    r"run small: pivotopd, seed 0, 1 iterations, under .*"
+    r"prompts of the student:|  chat template: none; .*"
+    r"|run small: pivotopd, seed 0, 1 iterations, under .*"
     r"|  [a-z ]+: \d+ of \d+"
     r"|(evaluate|rollout|label|recover|update) \d{4} +[\d.]+ s  .*"
     r"|held-out games *|stages *|[┏┡└┃│┳╇┴].*| +\d+ episodes; recovery from \d+ recorded mistakes *"
