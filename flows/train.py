@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -61,7 +61,7 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     """
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
-        with tracked(work) as tracker:
+        with closing(work), tracked(work) as tracker:
             idle = 0
             for job in jobs_of(plan):
                 done = run_job(work, job)
@@ -139,6 +139,9 @@ def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
         run_uri=address,
     )
     tracker.log_text("config.yaml", dump_config(config))
+    templates = work.store.read_text(work.layout.templates)
+    if templates is not None:
+        tracker.log_text("templates.json", templates)
     return tracker
 
 

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from pivotopd.config import RunConfig
+    from pivotopd.prompt_check import PromptCheck
 
 ConfigArgument = Annotated[
     list[str] | None,
@@ -28,16 +29,24 @@ def train(
     from flows.arguments import config_from
 
     config = config_from(arguments)
-    _refuse_unrunnable(config)
+    prompts = _checked(config)
     if dry_run:
-        _show_plan(config, settings=settings)
+        _show_plan(config, prompts, settings=settings)
         return
+    for line in prompts.lines:
+        typer.echo(line)
     run_training(config)
 
 
-def _refuse_unrunnable(config: RunConfig) -> None:
-    """Refuse a method with a signal that cannot be computed or kept, before anything is started."""
+def _checked(config: RunConfig) -> PromptCheck:
+    """Refuse what cannot be run, before anything is started or written; return what prompts will be.
+
+    That is: a method with a signal that cannot be computed or kept, a teacher that cannot be asked, a model
+    whose chat template gives no prompts to train on.
+    """
+    from pivotopd.config import LocalSection
     from pivotopd.methods.registry import make_method
+    from pivotopd.prompt_check import check_prompts
 
     needs = make_method(config.method, config.recovery.depth).needs
     if needs.target_tokens:
@@ -48,6 +57,12 @@ def _refuse_unrunnable(config: RunConfig) -> None:
         from pivotopd.larger_teacher import check_larger_teacher
 
         check_larger_teacher(config)
+    if isinstance(config.teacher, LocalSection):
+        from pivotopd.local_teacher import check_engine, check_local_teacher
+
+        check_engine(config.teacher)
+        check_local_teacher(config.teacher)
+    return check_prompts(config)
 
 
 def run_training(config: RunConfig) -> None:
@@ -73,7 +88,7 @@ def run_training(config: RunConfig) -> None:
     watcher.show_result()
 
 
-def _show_plan(config: RunConfig, *, settings: bool) -> None:
+def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool) -> None:
     """Print every job with its address and whether it is published."""
     from flows.prefect_defaults import set_prefect_defaults
 
@@ -91,6 +106,8 @@ def _show_plan(config: RunConfig, *, settings: bool) -> None:
     work, plan = Work(config, layout), Plan(config, layout)
     if settings:
         typer.echo(dump_config(config))
+    for line in prompts.lines:
+        typer.echo(line)
     for job in jobs_of(plan):
         state = "cached" if work.find(job) else "would run"
         typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")

@@ -73,6 +73,11 @@ class RunLayout:
         """Path of the resolved configuration."""
         return f"{self.run}/config.yaml"
 
+    @property
+    def templates(self) -> str:
+        """Path of what was found of the models' chat templates."""
+        return f"{self.run}/templates.json"
+
     def stage(self, iteration: int, stage: str) -> str:
         """Prefix of a stage's artifacts in an iteration."""
         return f"{self.run}/iterations/{iteration:04d}/{stage}"

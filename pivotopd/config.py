@@ -222,6 +222,34 @@ class SelfSection(Section):
     """Most candidate turns an episode (m)."""
 
 
+class LocalSection(Section):
+    """A language model in a local folder, loaded in this process, labels episodes."""
+
+    RUNNING: ClassVar[frozenset[str]] = frozenset({"path", "concurrency", "gpu_memory_share"})
+    """Keys that say where the model lies and how it is run; its content is an input of what it answers."""
+
+    kind: Literal["local"] = "local"
+    """Marks this kind of teacher."""
+    path: str
+    """Folder with config, safetensors weights and tokenizer."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What runs it; `vllm` is the extra `pivotopd[vllm]`. The two draw different replies."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Weights and computation."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature."""
+    prompt_tokens: Count = 16_384
+    """Longest prompt; a longer episode is not read."""
+    reply_tokens: Count = 4096
+    """Longest reply."""
+    max_candidates: Count = 5
+    """Most candidate turns an episode (m)."""
+    concurrency: Count = 16
+    """Replies written at once; memory grows with it."""
+    gpu_memory_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of the GPU's memory that vLLM reserves, beside the student."""
+
+
 def _teacher_tag(value: Any) -> str | None:
     return value.get("kind", "oracle") if isinstance(value, dict) else getattr(value, "kind", None)
 
@@ -229,7 +257,8 @@ def _teacher_tag(value: Any) -> str | None:
 TeacherSection = Annotated[
     Annotated[OracleSection, Tag("oracle")]
     | Annotated[EndpointSection, Tag("endpoint")]
-    | Annotated[SelfSection, Tag("self")],
+    | Annotated[SelfSection, Tag("self")]
+    | Annotated[LocalSection, Tag("local")],
     Discriminator(_teacher_tag),
 ]
 
@@ -379,5 +408,6 @@ class RunConfig(Section):
     @property
     def teacher_reads(self) -> dict[str, Any]:
         """What decides a teacher's answers: its section without what only says how it is reached."""
-        outside = self.teacher.RUNNING if isinstance(self.teacher, EndpointSection) else frozenset()
+        sections = (EndpointSection, LocalSection)
+        outside = self.teacher.RUNNING if isinstance(self.teacher, sections) else frozenset()
         return self.teacher.model_dump(mode="json", exclude=set(outside))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Annotated, NoReturn
 
 import typer
@@ -100,15 +101,16 @@ def run_stage(
     if follow and stage in LOOP and iteration is not None:
         later = plan.stages()[plan.stages().index(stage) + 1 :]
         jobs += [plan.job(name, iteration) for name in later]
-    for job in jobs:
-        if dry_run:
-            state = "cached" if work.find(job) else "would run"
-            say(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
-            continue
-        done = perform(work, job)
-        say(f"{describe(job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
-        for name, value in metrics_of(done.artifact).items():
-            say(f"    {name} = {value:g}")
+    with closing(work):
+        for job in jobs:
+            if dry_run:
+                state = "cached" if work.find(job) else "would run"
+                say(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+                continue
+            done = perform(work, job)
+            say(f"{describe(job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
+            for name, value in metrics_of(done.artifact).items():
+                say(f"    {name} = {value:g}")
 
 
 def main(stage: str) -> NoReturn:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import RunConfig, SelfSection
+from pivotopd.config import LocalSection, RunConfig, SelfSection
 from pivotopd.records import Label, Lesson
 from pivotopd.teacher.pivots import labels_of, lesson_of
-from pivotopd.teacher.registry import make_teacher
-from pivotopd.teacher.student_chat import Student
 from stages.metrics import metrics_text
+from stages.teaching import teacher_of
 from stages.transcripts import transcripts_of
 from stages.work import Job, Ledger, Stopwatch, Work
 
@@ -21,14 +20,14 @@ TABLES = (Label, Lesson)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
-    """Return what this stage reads of a configuration; only a student that teaches draws with the seed."""
+    """Return what this stage reads of a configuration; only a model in this process draws with the seed."""
     found: dict[str, Any] = {
         "teacher": config.teacher_reads,
         "environment": config.environment.model_dump(mode="json", include={"engine", "wording"}),
     }
     if config.method.analysed:
         found["analysed"] = True
-    return {**found, "seed": config.seed} if isinstance(config.teacher, SelfSection) else found
+    return {**found, "seed": config.seed} if isinstance(config.teacher, SelfSection | LocalSection) else found
 
 
 def run(work: Work, job: Job) -> Artifact:
@@ -40,8 +39,7 @@ def run(work: Work, job: Job) -> Artifact:
         )
     policy = job.inputs.get("policy")  # there where the student teaches
     ledger = Ledger(work.engine(policy)) if policy else None
-    student = Student(work.engine(policy), work.policy(policy).codec) if policy else None
-    teacher = make_teacher(config, work.environment, student)
+    teacher = teacher_of(work, job)
     labels: list[Label] = []
     lessons: list[Lesson] = []
     with watch.phase("teach"):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pivotopd.artifacts import RunLayout, content_folder
 from pivotopd.blobs import sha256_of
-from pivotopd.config import PretrainedStudent, RunConfig, SelfSection
+from pivotopd.config import LocalSection, PretrainedStudent, RunConfig, SelfSection
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ArtifactError
@@ -87,7 +87,7 @@ class Plan:
         if self.base is not None:
             return self.base.skills()
         inputs = {"policy": self.start(), "data": self._data(self.config.environment.train_split)}
-        return self._job("skills", None, self.layout.skills, inputs)
+        return self._job("skills", None, self.layout.skills, inputs | self._teacher_inputs)
 
     def policy(self, iteration: int) -> Source:
         """The policy that plays an iteration: the start policy, or the previous update's checkpoint."""
@@ -117,7 +117,7 @@ class Plan:
             if self.needs.skill_prompts:
                 inputs["skills"] = self.skills().output
         elif stage == "label":
-            inputs = {"rollout": self._output("rollout", iteration)}
+            inputs = {"rollout": self._output("rollout", iteration), **self._teacher_inputs}
             if isinstance(self.config.teacher, SelfSection):
                 inputs["policy"] = self.policy(iteration)
         elif stage == "recover":
@@ -125,6 +125,7 @@ class Plan:
                 "policy": self.policy(iteration),
                 "rollout": self._output("rollout", iteration),
                 "label": self._output("label", iteration),
+                **self._teacher_inputs,
             }
         elif stage == "update":
             inputs = {"policy": self.policy(iteration), "reference": self.start()}
@@ -172,6 +173,15 @@ class Plan:
                 "no such model folder", where=str(folder), mend="set student.path to a folder of a model"
             )
         return _model_source(content_folder(folder))
+
+    @cached_property
+    def _teacher_inputs(self) -> dict[str, Source]:
+        """The model that teaches in the stages' own process, once it is sure that it can be asked."""
+        if not isinstance(self.config.teacher, LocalSection):
+            return {}
+        from pivotopd.local_teacher import check_local_teacher
+
+        return {"teacher": _model_source(check_local_teacher(self.config.teacher))}
 
     @cached_property
     def _larger_teacher(self) -> Source:

@@ -8,10 +8,9 @@ from typing import Any
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.records import Chain, Turn
-from pivotopd.teacher.registry import make_teacher
-from pivotopd.teacher.student_chat import Student
 from stages.ablations import labels_read, recoverer_kind
 from stages.metrics import metrics_text
+from stages.teaching import teacher_of
 from stages.transcripts import transcripts_of
 from stages.work import Job, Ledger, Stopwatch, Work
 
@@ -49,8 +48,7 @@ def run(work: Work, job: Job) -> Artifact:
         )
         labels = labels_read(work, job, {key: len(one.turns) for key, one in transcripts.items()})
         engine = work.engine(job.inputs["policy"])
-    student = Student(engine, work.policy(job.inputs["policy"]).codec)
-    teacher = make_teacher(config, work.environment, student)
+    teacher = teacher_of(work, job)
     ledger = Ledger(engine)
     recoverer = recoverer_kind(config)(
         work.environment,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pivotopd.artifacts import SHARED, RunLayout
-from pivotopd.config import EndpointSection, RunConfig
+from pivotopd.config import EndpointSection, LocalSection, RunConfig
 from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
+from pivotopd.prompt_check import check_prompts
 from stages.plan import LOOP, Plan
 from stages.work import Work
 
@@ -24,7 +26,7 @@ _OUTSIDE_NAME: Any = {
     "threads": True,
     "tracking": True,
     "rollout": {"batch_episodes"},
-    "teacher": set(EndpointSection.RUNNING),
+    "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},
     "update": {"micro_batch_tokens", "idle_limit"},
     "evaluation": {"every"},
 }
@@ -60,15 +62,18 @@ def named(config: RunConfig) -> RunConfig:
 
 
 def open_run(config: RunConfig, progress: Progress = silent) -> tuple[Work, Plan]:
-    """Return the work and plan of a run, and write its resolved configuration.
+    """Return the work and plan of a run; write its resolved configuration and what its templates do.
 
     Raises:
-        ConfigError: The name cannot be a folder's.
+        ConfigError: The name cannot be a folder's, or a model's chat template gives no reproducible prompts.
+        ArtifactError: A model folder is missing, or its tokenizer is.
         StorageError: The store cannot be written.
     """
     config = named(config)
     layout = RunLayout(config.root, config.name or "")
+    prompts = check_prompts(config)
     layout.store.write_text(layout.config, dump_config(config))
+    layout.store.write_text(layout.templates, json.dumps(prompts.values, indent=2) + "\n")
     return Work(config, layout, progress), Plan(config, layout)
 
 

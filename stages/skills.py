@@ -14,9 +14,8 @@ from pivotopd.records import Episode, Skill, Turn
 from pivotopd.rollout import Origin, Played, Player
 from pivotopd.skills import bank_jobs, bank_of
 from pivotopd.teacher.base import Transcript
-from pivotopd.teacher.registry import make_teacher
-from pivotopd.teacher.student_chat import Student
 from stages.metrics import metrics_text
+from stages.teaching import teacher_of
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn, Skill)
@@ -50,8 +49,7 @@ def run(work: Work, job: Job) -> Artifact:
     ledger = Ledger(engine)
     with watch.phase("play"):
         transcripts, player = _play(work, job)
-    student = Student(engine, work.policy(job.inputs["policy"]).codec)
-    teacher = make_teacher(work.config, work.environment, student)
+    teacher = teacher_of(work, job)
     with watch.phase("distil"):
         texts = teacher.distil(transcripts)
     episodes = [one.episode for one in transcripts]

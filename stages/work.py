@@ -6,12 +6,12 @@ Policies and engines are kept by digest, so that consecutive stages of a run loa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from pivotopd.agent.prompting import Prompter
 from pivotopd.artifacts import Artifact, RunLayout, Store
@@ -76,6 +76,18 @@ class Job:
         return Source(self.prefix, self.digest)
 
 
+class Closable(Protocol):
+    """Something that holds memory or a process."""
+
+    @property
+    def close(self) -> Callable[[], None]:
+        """Free it."""
+        ...
+
+
+Kept = TypeVar("Kept", bound=Closable)
+
+
 @dataclass
 class Work:
     """A process's share of a run.
@@ -91,6 +103,20 @@ class Work:
     progress: Progress = silent
     _policies: dict[str, Policy] = field(default_factory=dict)
     _engines: dict[str, TransformersEngine] = field(default_factory=dict)
+    _kept: dict[str, Closable] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Free the models; what is asked for afterwards is loaded again."""
+        self._policies.clear()
+        self._engines.clear()
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+    def keep(self, name: str, load: Callable[[], Kept]) -> Kept:
+        """Return what is kept under a name until the process has done its share, loading it at most once."""
+        if name not in self._kept:
+            self._kept[name] = load()
+        return cast("Kept", self._kept[name])
 
     @cached_property
     def store(self) -> Store:

@@ -41,6 +41,19 @@ class Policy:
     pad_id: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TextSide:
+    """A model folder without its weights.
+
+    Attributes:
+        codec: Text to ids and back.
+        stop_ids: Ids that end a response, as in :class:`Policy`.
+    """
+
+    codec: TokenizerCodec
+    stop_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What a model folder says without its weights.
@@ -65,7 +78,7 @@ def model_facts(folder: str | Path) -> ModelFacts:
     path = Path(folder)
     config = _read_config(path).get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
-    return ModelFacts(fingerprint_of(_read_tokenizer(path)), int(config.vocab_size), limit)
+    return ModelFacts(fingerprint_of(load_tokenizer(path)), int(config.vocab_size), limit)
 
 
 def make_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Policy:
@@ -75,23 +88,49 @@ def make_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> P
         ArtifactError: The tokenizer has no end token, or more tokens than the model has rows.
     """
     codec = TokenizerCodec(tokenizer)
-    rows = model.get_input_embeddings().weight.shape[0]
+    _check_rows(tokenizer, model.get_input_embeddings().weight.shape[0])
+    pad = tokenizer.pad_token_id
+    return Policy(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        codec=codec,
+        stop_ids=_stop_ids(tokenizer, model.generation_config),
+        pad_id=int(tokenizer.eos_token_id if pad is None else pad),
+    )
+
+
+def read_text_side(folder: str | Path) -> TextSide:
+    """Read what an engine that loads the weights itself must be told of a model folder.
+
+    Raises:
+        ArtifactError: The folder or a part of it is missing, damaged, or not a causal language model.
+        ConfigError: The chat template gives no reproducible prompts.
+    """
+    from transformers import GenerationConfig  # noqa: PLC0415 - heavy
+
+    path = Path(folder)
+    config, tokenizer = _read_config(path), load_tokenizer(path)
+    _check_weights(path)
+    _check_rows(tokenizer, int(config.get_text_config().vocab_size))
+    try:
+        settings = GenerationConfig.from_pretrained(path, local_files_only=True)
+    except OSError:  # a model folder need not have any: what transformers does then
+        settings = GenerationConfig.from_model_config(config)
+    return TextSide(TokenizerCodec(tokenizer), _stop_ids(tokenizer, settings))
+
+
+def _check_rows(tokenizer: PreTrainedTokenizerFast, rows: int) -> None:
     if len(tokenizer) > rows:
         raise ArtifactError(
             f"the tokenizer has {len(tokenizer)} tokens, the model has rows for {rows}",
             where=str(tokenizer.name_or_path),
             mend="use the model's own tokenizer",
         )
-    extra = getattr(model.generation_config, "eos_token_id", None)
-    stops = {int(tokenizer.eos_token_id), *([extra] if isinstance(extra, int) else extra or [])}
-    pad = tokenizer.pad_token_id
-    return Policy(
-        model=model.eval(),
-        tokenizer=tokenizer,
-        codec=codec,
-        stop_ids=tuple(sorted(stops)),
-        pad_id=int(tokenizer.eos_token_id if pad is None else pad),
-    )
+
+
+def _stop_ids(tokenizer: PreTrainedTokenizerFast, settings: Any) -> tuple[int, ...]:
+    extra = getattr(settings, "eos_token_id", None)
+    return tuple(sorted({int(tokenizer.eos_token_id), *([extra] if isinstance(extra, int) else extra or [])}))
 
 
 def load_policy(folder: str | Path, dtype: str = "float32") -> Policy:
@@ -109,7 +148,7 @@ def load_policy(folder: str | Path, dtype: str = "float32") -> Policy:
     if not path.is_dir():
         raise ArtifactError("no such model folder", where=str(path), mend="check student.path")
     config = _read_config(path)
-    tokenizer = _read_tokenizer(path)
+    tokenizer = load_tokenizer(path)
     _check_weights(path)
     model = _read_model(path, config, DTYPES[dtype])
     check_finite(model, where=str(path))
@@ -243,9 +282,15 @@ def _read_config(path: Path) -> Any:
     return config
 
 
-def _read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
+    """Load the fast tokenizer of a model folder.
+
+    Raises:
+        ArtifactError: There is none, or it cannot be read.
+    """
     from transformers import AutoTokenizer  # noqa: PLC0415 - heavy
 
+    path = Path(folder)
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ArtifactError(
             "the model folder has no tokenizer",

@@ -9,19 +9,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pivotopd.errors import ArtifactError
+from pivotopd.models.chat_template import MARKUP, TemplateReport, read_frame
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-_PLACEHOLDER = "\u241emessage\u241e"
 
 
 class TokenizerCodec:
     """Encodes one user message to a prompt, and decodes responses without losing a byte.
 
     With a chat template the message is one user turn, followed by the generation prompt, thinking switched
-    off where the template knows it. Without one it is the message, then the separator token if there is one.
-    A message that holds the text of a special token never yields that token: it cannot forge a turn.
+    off where the template knows it (:mod:`pivotopd.models.chat_template`). Without one it is the message,
+    then the separator token if there is one. A message that holds the text of a special token never yields
+    that token: it cannot forge a turn. The tags of replies (``<think>``) are no such tokens, whatever the
+    tokenizer says: prompts and decoded replies keep them.
 
     Args:
         tokenizer: A fast tokenizer with an end token.
@@ -29,9 +30,11 @@ class TokenizerCodec:
     Attributes:
         fingerprint: SHA-256 of all that decides the ids: the tokenizer's content, its special tokens and its
             chat template.
+        template: What the chat template does, and the rules for it.
 
     Raises:
-        ArtifactError: The tokenizer has no end token, or its chat template does not show the message.
+        ArtifactError: The tokenizer has no end token.
+        ConfigError: Its chat template gives no reproducible prompts.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -44,18 +47,26 @@ class TokenizerCodec:
         self.tokenizer = tokenizer
         self.fingerprint = fingerprint_of(tokenizer)
         self._decoder = json.dumps(_content_of(tokenizer).get("decoder"))
-        self._special_ids = frozenset(tokenizer.all_special_ids)
+        markup = set(tokenizer.convert_tokens_to_ids([tag for tag in MARKUP if tag in tokenizer.get_vocab()]))
+        self._special_ids = frozenset(tokenizer.all_special_ids) - markup
         added = tokenizer.added_tokens_decoder.values()
         self._added = frozenset(str(token) for token in added)
-        self._special_texts = tuple(str(token) for token in added if token.special)
-        self._frame = self._read_template() if tokenizer.chat_template else self._plain_frame()
+        self._special_texts = tuple(str(one) for one in added if one.special and str(one) not in MARKUP)
+        self.template = TemplateReport()
+        self._around: tuple[str, str] | None = None
+        if tokenizer.chat_template:
+            frame = read_frame(tokenizer)
+            self.template, self._around = frame.report, (frame.before, frame.after)
+            self._frame = self._encode(frame.before, specials=True), self._encode(frame.after, specials=True)
+        else:
+            self._frame = self._plain_frame()
 
     def encode_prompt(self, message: str) -> list[int]:
         """Return the ids of one user message. Unpaired surrogates are written as escapes."""
         message = _well_formed(message)
-        if self.tokenizer.chat_template and not any(text in message for text in self._special_texts):
+        if self._around is not None and not any(text in message for text in self._special_texts):
             # The whole text at once: the ids of the model's own training, also where message and frame meet.
-            return self._encode(self._render(message), specials=True)
+            return self._encode(message.join(self._around), specials=True)
         before, after = self._frame
         return [*before, *self._encode(message, specials=False), *after]
 
@@ -90,26 +101,6 @@ class TokenizerCodec:
         backend.no_padding()
         ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
-
-    def _render(self, message: str) -> str:
-        text: str = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": message}],
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=False,
-        )
-        return text
-
-    def _read_template(self) -> tuple[list[int], list[int]]:
-        """Return the ids before and after the message in the chat template."""
-        before, found, after = self._render(_PLACEHOLDER).partition(_PLACEHOLDER)
-        if not found:
-            raise ArtifactError(
-                "the chat template does not show the user's message",
-                where=str(self.tokenizer.name_or_path),
-                mend="use an instruct model's template",
-            )
-        return self._encode(before, specials=True), self._encode(after, specials=True)
 
     def _plain_frame(self) -> tuple[list[int], list[int]]:
         """Return the ids around a message where there is no template: start token, separator."""

@@ -192,7 +192,10 @@ def test_mlflow_holds_one_run_with_tags_and_metrics_by_iteration(
         history = client.get_metric_history(run.info.run_id, name)
         assert sorted(one.step for one in history) == [0, 1], name
     assert sorted(m.step for m in client.get_metric_history(run.info.run_id, "evaluate/success")) == [0, 2]
-    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.yaml"]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == [
+        "config.yaml",
+        "templates.json",
+    ]
 
 
 def test_every_artifact_is_a_dataset_input(runs: tuple[Any, list[Any]], trained: dict[str, Artifact]) -> None:
@@ -244,7 +247,8 @@ def test_evaluations_are_child_runs(runs: tuple[Any, list[Any]]) -> None:
 
 
 OURS = re.compile(
-    r"run small: pivotopd, seed 0, 1 iterations, under .*"
+    r"prompts of the student:|  chat template: none; .*"
+    r"|run small: pivotopd, seed 0, 1 iterations, under .*"
     r"|  [a-z ]+: \d+ of \d+"
     r"|(evaluate|rollout|label|recover|update) \d{4} +[\d.]+ s  .*"
     r"|held-out games *|stages *|[┏┡└┃│┳╇┴].*| +\d+ episodes; recovery from \d+ recorded mistakes *"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.errors import ArtifactError
+from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.models.codec import TokenizerCodec, fingerprint_of
 from pivotopd.models.tiny import END, RESPONSE, build_tokenizer
 from tests.models.chat import TEMPLATE, chat_tokenizer
@@ -126,7 +126,7 @@ def test_fingerprint_follows_content(tmp_path: Path) -> None:
 
 
 def test_unusable_tokenizers_are_refused() -> None:
-    with pytest.raises(ArtifactError, match="does not show the user's message"):
+    with pytest.raises(ConfigError, match="does not show the user's message"):
         TokenizerCodec(chat_tokenizer("<|im_start|>hello"))
     tokenizer = chat_tokenizer()
     tokenizer.eos_token = None

@@ -384,3 +384,77 @@ def test_a_student_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
     plan = plan_of([f"student={{kind: pretrained, path: {tmp_path / 'none'}}}"])
     with pytest.raises(ArtifactError, match="no such model folder"):
         plan.start()
+
+
+# -------------------------------------------------------------------- a local teacher
+
+
+@pytest.fixture
+def taught(larger: Path, tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Digests of a run whose teacher is a model folder, from there or from where it was moved to."""
+    folder = tmp_path / "teacher"
+    shutil.copytree(larger, folder)
+
+    def found(path: Path = folder, *overrides: str) -> dict[str, str]:
+        section = f"teacher={{kind: local, path: {path}, prompt_tokens: 300, reply_tokens: 50}}"
+        return digests(plan_of([section, *overrides]))
+
+    return found
+
+
+TAUGHT = {"label 0", "recover 0", "update 0"} | AFTER_UPDATE_0
+
+
+def test_a_teacher_is_named_by_its_content(taught: Callable[..., dict[str, str]], larger: Path) -> None:
+    assert taught(larger) == taught()
+    assert taught(larger, "teacher.concurrency=3", "teacher.gpu_memory_share=0.7") == taught()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_another_model_teaches_other_things(
+    name: str, taught: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    before = taught()
+    file = tmp_path / "teacher" / name
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if name == "model.safetensors" else data + b"\n")
+    after = taught()
+    assert {one for one in before if before[one] != after[one]} == TAUGHT
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["engine=vllm", "dtype=float32", "temperature=0.5", "prompt_tokens=9", "reply_tokens=9"],
+)
+def test_how_it_answers_names_the_work(
+    override: str, taught: Callable[..., dict[str, str]], larger: Path
+) -> None:
+    before, after = taught(), taught(larger, f"teacher.{override}")
+    assert {one for one in before if before[one] != after[one]} == TAUGHT
+
+
+def test_the_plan_of_a_local_teacher_loads_no_model(
+    taught: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_more: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("pivotopd.models.checkpoint._read_model", refuse)
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", refuse)
+    assert taught()
+
+
+def test_a_bank_of_skills_names_its_teacher(larger: Path) -> None:
+    section = f"teacher={{kind: local, path: {larger}, prompt_tokens: 300, reply_tokens: 50}}"
+    plan = plan_of(["method=opsd", section])
+    assert plan.skills().inputs["teacher"].folder == str(larger)
+    assert "teacher" not in plan_of(["method=opsd"]).skills().inputs
+
+
+def test_a_teacher_that_cannot_be_asked_is_told_by_the_plan(larger: Path, tmp_path: Path) -> None:
+    missing = plan_of([f"teacher={{kind: local, path: {tmp_path / 'none'}}}"])
+    with pytest.raises(ArtifactError, match="no such model folder"):
+        missing.job("label", 0)
+    long = plan_of([f"teacher={{kind: local, path: {larger}, prompt_tokens: 999999}}"])
+    with pytest.raises(ConfigError, match="pass the teacher's limit"):
+        long.job("label", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import EndpointSection
+from pivotopd.config import EndpointSection, LocalSection
 from pivotopd.config_files import apply_overrides
 from pivotopd.errors import TeacherError
+from pivotopd.local_teacher import LocalTeacher, load_local_teacher
 from pivotopd.records import Chain, Label, Lesson, Signal, Turn
 from pivotopd.teacher.base import Query, Reading, told
 from pivotopd.teacher.oracle import OracleTeacher, view_of
+from stages.runner import perform
 from stages.runs import find_run, rerun
+from stages.teaching import teacher_of
 from stages.transcripts import transcripts_of
 from tests.chat_server import ChatServer, Response, closed_port, serving
 from tests.stages.conftest import StoredRun
@@ -216,6 +220,59 @@ def test_the_student_teaches_itself(copy: Callable[[], StoredRun]) -> None:
     assert all(one.raw_reply is not None and one.teacher == "self" for one in lessons)
     assert counts["teacher_calls"] == counts["prompts"] >= 6
     assert counts["generated_tokens"] > 0
+
+
+def test_a_model_folder_teaches(copy: Callable[[], StoredRun], student: Path, tmp_path: Path) -> None:
+    """The student's own folder, wherever it lies, says at first what the student says."""
+    run, moved = copy(), tmp_path / "moved"
+    shutil.copytree(student, moved)
+    shared = '"reply_tokens": 24, "prompt_tokens": 4072'
+    itself = f'teacher={{"kind": "self", {shared}}}'
+    local = f'teacher={{"kind": "local", "path": "{moved}", "dtype": "float32", {shared}}}'
+    run.run("label", 0, itself)
+    run.run("label", 0, local, "update.idle_limit=9", follow=True)
+    own, others = run.artifact("label", 0, itself), run.artifact("label", 0, local)
+    replies = {one.episode: one.raw_reply for one in own.rows(Lesson)}
+    assert {one.episode: one.raw_reply for one in others.rows(Lesson)} == replies
+    assert len(set(replies.values())) > 1
+    digest = others.manifest.inputs["teacher"]
+    assert {one.teacher for one in others.rows(Lesson)} == {f"local {digest[:12]}"}
+    assert "policy" not in others.manifest.inputs
+    counts = others.manifest.counts
+    assert counts["teacher_calls"] == own.manifest.counts["prompts"]
+    assert counts["teacher_prompt_tokens"] == own.manifest.counts["prompt_tokens"]
+    assert counts["teacher_reply_tokens"] == own.manifest.counts["generated_tokens"]
+    assert others.manifest.config["seed"] == 0
+    assert str(moved) not in repr(others.manifest)
+    recover = made(run, "recover", local)
+    assert recover.manifest.inputs["teacher"] == digest
+    assert set(recover.manifest.inputs) == {"policy", "rollout", "label", "teacher"}
+
+
+def test_a_local_model_is_loaded_once_a_process_and_freed(
+    copy: Callable[[], StoredRun], student: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+    closed: list[str] = []
+
+    def load(section: LocalSection, digest: str, *, token_budget: int) -> LocalTeacher:
+        loads.append(digest)
+        made = load_local_teacher(section, digest, token_budget=token_budget)
+        return LocalTeacher(made.speaker, lambda: closed.append(digest))
+
+    monkeypatch.setattr("stages.teaching.load_local_teacher", load)
+    local = (
+        f'teacher={{"kind": "local", "path": "{student}", "reply_tokens": 24, "prompt_tokens": 4072, '
+        '"dtype": "float32"}'
+    )
+    work, plan = rerun(copy().uri, "label", 0, [local])
+    with closing(work):
+        for stage in ("label", "recover"):
+            perform(work, plan.job(stage, 0))
+        assert teacher_of(work, plan.job("recover", 0)).name == f"local {loads[0][:12]}"
+        assert (len(loads), closed) == (1, [])
+    assert closed == loads
+    assert not work._policies
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from pivotopd.teacher.base import Query, Reading, Transcript
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.endpoint import EndpointChat
 from pivotopd.teacher.llm import LlmTeacher
+from pivotopd.teacher.model_chat import ModelChat, Speaker
 from pivotopd.teacher.oracle import view_of
 from pivotopd.teacher.pivots import labels_of, lesson_of
 from pivotopd.teacher.registry import make_teacher
 from pivotopd.teacher.replies import LABEL_SCHEMA
-from pivotopd.teacher.student_chat import Student, StudentChat
 from tests import play
 from tests.test_recovery import episode
 
@@ -238,7 +238,7 @@ class Engine:
 
 def self_teacher(engine: Engine, **changes: object) -> LlmTeacher:
     config = RunConfig.model_validate({"seed": 3, "teacher": {"kind": "self", **changes}})
-    made = make_teacher(config, play.environment(), Student(engine, play.codec()))
+    made = make_teacher(config, play.environment(), Speaker(engine, play.codec()))
     assert isinstance(made, LlmTeacher)
     return made
 
@@ -264,7 +264,7 @@ def test_its_draws_depend_on_what_is_asked_and_on_the_run_alone(idle: Transcript
     assert seeds[0] == seeds[1][::-1]
     assert seeds[2] == seeds[0][1:]
     assert seeds[0][0] != seeds[0][1]
-    one = StudentChat(Student(Engine(""), play.codec()), Sampling(1.0, 8), 9, 4)
+    one = ModelChat(Speaker(Engine(""), play.codec()), Sampling(1.0, 8), 9, 4)
     assert one._seed(Ask("x")) != replace(one, run_seed=5)._seed(Ask("x"))
 
 

@@ -1,4 +1,4 @@
-"""The student as its own teacher: requests through the engine that plays."""
+"""A model in this process as a teacher: the student through the engine that plays, or another one."""
 
 from __future__ import annotations
 
@@ -10,54 +10,73 @@ from pivotopd.models.base import Codec, Generator, Request, Sampling
 from pivotopd.seeds import seed_of
 from pivotopd.teacher.chat import Answer, Ask
 
-_COUNTS = ("teacher_calls", "teacher_prompts_too_long")
-
 
 @dataclass(frozen=True, slots=True)
-class Student:
-    """A policy that can be asked in words."""
+class Speaker:
+    """A model that can be asked in words.
+
+    Attributes:
+        generator: Writes its replies.
+        codec: Text to its ids and back.
+        name: Who answers, in labels: ``self``, or ``local`` with the digest of the model's content.
+        where: Where it comes from, for errors.
+    """
 
     generator: Generator
     codec: Codec
+    name: str = "self"
+    where: str = "teacher"
 
 
 @dataclass
-class StudentChat:
-    """Answers with a student.
+class ModelChat:
+    """Answers with a speaker.
 
     A request's seed is made of its text, so an answer does not depend on what else is asked.
 
     Args:
-        student: The policy.
+        speaker: The model.
         sampling: How it answers.
         prompt_tokens: Longest prompt; a longer one is a failed request.
         run_seed: Seed of the run.
     """
 
-    student: Student
+    speaker: Speaker
     sampling: Sampling
     prompt_tokens: int
     run_seed: int
-    name: str = "self"
-    where: str = "teacher"
+    name: str = field(init=False)
+    where: str = field(init=False)
     counts: dict[str, int] = field(
-        default_factory=lambda: {"teacher_calls": 0, "teacher_prompts_too_long": 0}
+        default_factory=lambda: {
+            "teacher_calls": 0,
+            "teacher_prompts_too_long": 0,
+            "teacher_prompt_tokens": 0,
+            "teacher_reply_tokens": 0,
+        }
     )
+
+    def __post_init__(self) -> None:
+        """Name the teacher by who answers."""
+        self.name, self.where = self.speaker.name, self.speaker.where
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]:
         """Return one answer a request."""
-        prompts = [self.student.codec.encode_prompt(one.prompt) for one in asks]
+        codec = self.speaker.codec
+        prompts = [codec.encode_prompt(one.prompt) for one in asks]
         fitting = [index for index, ids in enumerate(prompts) if len(ids) <= self.prompt_tokens]
         requests = [Request(prompts[index], self._seed(asks[index])) for index in fitting]
-        completions = self.student.generator.generate(requests, self.sampling) if requests else []
+        completions = self.speaker.generator.generate(requests, self.sampling) if requests else []
         self.counts["teacher_calls"] += len(requests)
         self.counts["teacher_prompts_too_long"] += len(asks) - len(requests)
+        self.counts["teacher_prompt_tokens"] += sum(len(one.prompt_ids) for one in requests)
+        self.counts["teacher_reply_tokens"] += sum(len(one.response_ids) for one in completions)
         answers = [
             Answer(one.prompt, None, f"the prompt has {len(ids)} tokens, at most {self.prompt_tokens}")
             for one, ids in zip(asks, prompts, strict=True)
         ]
         for index, completion in zip(fitting, completions, strict=True):
-            text, _ = self.student.codec.decode(completion.response_ids.tolist())
+            text, _ = codec.decode(completion.response_ids.tolist())
             answers[index] = Answer(asks[index].prompt, text)
         return answers
 

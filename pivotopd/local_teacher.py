@@ -1,0 +1,95 @@
+"""A model folder as the teacher: can it be asked, before any work; and loading it, once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pivotopd.config import LocalSection
+from pivotopd.errors import ArtifactError, ConfigError
+from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
+from pivotopd.models.devices import compute_device
+from pivotopd.models.transformers_engine import TransformersEngine
+from pivotopd.models.vllm_engine import VllmEngine, check_vllm
+from pivotopd.teacher.model_chat import Speaker
+
+_KEY = "teacher.path"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTeacher:
+    """A loaded teacher.
+
+    Attributes:
+        speaker: Answers.
+        close: Frees what it holds beside this process's own memory.
+    """
+
+    speaker: Speaker
+    close: Callable[[], None]
+
+
+def check_local_teacher(section: LocalSection) -> Path:
+    """Return the teacher's folder; no weights are read.
+
+    Raises:
+        ConfigError: Its longest prompt and reply do not fit the model.
+        ArtifactError: The folder is missing or damaged.
+    """
+    folder = Path(section.path)
+    if not folder.is_dir():
+        raise ArtifactError(
+            "no such model folder", where=str(folder), mend=f"set {_KEY} to a folder of a model"
+        )
+    limit = model_facts(folder).positions
+    longest = section.prompt_tokens + section.reply_tokens
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"a prompt and reply of up to {longest} tokens pass the teacher's limit {limit}",
+            where=_KEY,
+            mend="lower teacher.prompt_tokens or teacher.reply_tokens",
+        )
+    return folder
+
+
+def check_engine(section: LocalSection) -> None:
+    """Refuse an engine that is not installed here.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if section.engine == "vllm":
+        check_vllm(where="teacher.engine")
+
+
+def load_local_teacher(section: LocalSection, digest: str, *, token_budget: int) -> LocalTeacher:
+    """Load the teacher's model.
+
+    Args:
+        section: The teacher's section.
+        digest: Digest of the folder's content, which names the teacher wherever the folder lies.
+        token_budget: Most positions of one forward pass of a prompt.
+
+    Raises:
+        ArtifactError: The folder or a part of it is missing or damaged.
+        ConfigError: The engine is not installed or cannot run the model, or its chat template gives no
+            reproducible prompts.
+    """
+    folder, name = check_local_teacher(section), f"local {digest[:12]}"
+    if section.engine == "vllm":
+        check_engine(section)
+        text = read_text_side(folder)
+        engine = VllmEngine(
+            folder,
+            text.stop_ids,
+            dtype=section.dtype,
+            max_tokens=section.prompt_tokens + section.reply_tokens,
+            concurrency=section.concurrency,
+            gpu_memory_share=section.gpu_memory_share,
+        )
+        return LocalTeacher(Speaker(engine, text.codec, name, str(folder)), engine.close)
+    policy = load_policy(folder, section.dtype)
+    policy.model.to(compute_device())
+    generator = TransformersEngine(policy, token_budget, max_batch=section.concurrency)
+    return LocalTeacher(Speaker(generator, policy.codec, name, str(folder)), lambda: None)
