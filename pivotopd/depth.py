@@ -87,7 +87,7 @@ class Tail:
     iterations_per_turn: int
     max_turns: int
 
-    def limit(self, iteration: int, depth: Depth) -> int | None:
+    def limit(self, iteration: int, depth: Depth) -> None:
         """Return None: rollouts are not cut."""
         del iteration, depth
 

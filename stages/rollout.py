@@ -14,6 +14,7 @@ from pivotopd.errors import ConfigError
 from pivotopd.evaluation import summarise_panel
 from pivotopd.expert import Begun, with_beginnings
 from pivotopd.records import Episode, Skill, Turn
+from pivotopd.rollout import Job as EpisodeJob
 from pivotopd.rollout import Origin, Played, Player, training_jobs
 from pivotopd.skills import with_skills
 from stages.depth import turn_limit
@@ -105,7 +106,7 @@ def _iteration(job: Job) -> int:
     return job.iteration
 
 
-def _begun(work: Work, jobs: list[Job], iteration: int, limit: int) -> Begun:
+def _begun(work: Work, jobs: list[EpisodeJob], iteration: int, limit: int) -> Begun:
     """Let an expert begin the episodes, where the method enters them late."""
     cut = work.config.method.depth_cut
     if not isinstance(cut, Tail):
