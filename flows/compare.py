@@ -7,7 +7,8 @@ earlier one stopped.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,41 +22,42 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pivotopd.comparison.experiment import Experiment, load_experiment
 from pivotopd.comparison.launch import Launcher, last_line
 from pivotopd.comparison.results import Comparison
-from pivotopd.errors import PivotError, Preempted, RunsFailed
-from pivotopd.provenance import git_commit
-from pivotopd.tracking import RunStatus, Tracker
-from stages.compare import (
-    Member,
-    log_of,
-    measured,
-    members_of,
-    progress_of,
-    publish_report,
-    start_tracking,
-    working_folder,
-    write_config,
-)
+from pivotopd.errors import PivotError
+from pivotopd.tracking import Tracker
+from stages.compare import Member, log_of, members_of, progress_of, working_folder, write_config
+from stages.comparison_report import refuse_missing, report, tracked
 
 QUIET_S = 60.0
 """Seconds between lines that say how far the runs are."""
-Say = Callable[[str], None]
-_say: Say = print
-_show: Callable[[Comparison, str], None] = lambda _comparison, _address: None  # noqa: E731 - a default
 
 
-def listen(say: Say, show: Callable[[Comparison, str], None]) -> None:
-    """Set who hears of a comparison of this process; a flow's parameters must be plain values."""
-    global _say, _show
-    _say, _show = say, show
+def _silent(*_: object) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who watches a comparison from the same process; the command line is one."""
+
+    say: Callable[[str], None] = _silent
+    done: Callable[[Comparison, str], None] = _silent
+
+
+_listener = Listener()
+
+
+def listen(listener: Listener) -> None:
+    """Set who watches the flows of this process; a flow's parameters must be plain values."""
+    global _listener  # noqa: PLW0603 - the one place where a running flow can be watched from outside
+    _listener = listener
 
 
 @flow(name="compare", flow_run_name="compare {path}", validate_parameters=False, log_prints=False)
-def compare(path: str, report_only: bool = False) -> dict[str, str] | State[Any]:
-    """Compare methods and seeds.
+def compare(path: str) -> dict[str, str] | State[Any]:
+    """Train every arm with every seed, and report them side by side.
 
     Args:
         path: Experiment file.
-        report_only: Start no run; report what is there.
 
     Returns:
         The address of the report; a Failed state where runs are missing.
@@ -63,23 +65,12 @@ def compare(path: str, report_only: bool = False) -> dict[str, str] | State[Any]
     try:
         experiment = load_experiment(path)
         members = members_of(experiment, path)
-        tags = {"git_commit": git_commit() or "none", "prefect_flow_run": str(runtime.flow_run.id or "none")}
-        tracker = start_tracking(experiment, members, tags)
-        status: RunStatus = "FAILED"
-        try:
-            codes = {} if report_only else _train(experiment, members, tracker)
-            comparison = _measured(experiment, members, codes, any_code=report_only)
-            for member in members:
-                tracker.adopt(member.uri)
-            address = publish_report(comparison, members[0], tracker)
-            status = "FAILED" if comparison.missing else "FINISHED"
-        except (Preempted, KeyboardInterrupt):
-            status = "KILLED"
-            raise
-        finally:
-            tracker.finish(status)
-        _show(comparison, address)
-        _refuse_missing(comparison, address)
+        tags = {"prefect_flow_run": str(runtime.flow_run.id or "none")}
+        with tracked(experiment, members, tags) as tracker:
+            codes = _train(experiment, members, tracker)
+            comparison, address = report(experiment, members, tracker, codes=codes)
+            _listener.done(comparison, address)
+            refuse_missing(comparison, address)
         return {"report": address}
     except PivotError as error:
         return Failed(message=str(error), data=error)
@@ -91,58 +82,46 @@ def with_jobs(jobs: int) -> Callable[..., Any]:
     return compare.with_options(task_runner=cast(Any, runner))
 
 
-def _measured(
-    experiment: Experiment, members: Sequence[Member], codes: Mapping[str, int], *, any_code: bool
-) -> Comparison:
-    runs = [measured(member, code=codes.get(member.cell.label), any_code=any_code) for member in members]
-    return Comparison(experiment, tuple(runs))
+@dataclass
+class _Floor:
+    """Where the runs of a comparison go on: what starts them, and how they ended."""
 
-
-def _refuse_missing(comparison: Comparison, address: str) -> None:
-    if comparison.missing:
-        named = "; ".join(f"{run.arm} seed {run.seed}: {run.state}" for run in comparison.missing)
-        raise RunsFailed(
-            f"{len(comparison.missing)} of {len(comparison.runs)} runs are missing: {named}",
-            where=address,
-            mend="their logs stand there under logs/; the same command goes on with them",
-        )
+    launcher: Launcher
+    folder: Path
+    tracker: Tracker
+    running: dict[str, Path] = field(default_factory=dict)
+    codes: dict[str, int] = field(default_factory=dict)
 
 
 def _train(experiment: Experiment, members: Sequence[Member], tracker: Tracker) -> dict[str, int]:
     """Run what is not complete, and return the exit codes by cell."""
-    folder = working_folder(experiment, members[0])
-    codes: dict[str, int | None] = {}
     with Launcher(_environment(members[0])) as launcher:
-        futures = [_submit(member, launcher, folder, codes, tracker) for member in members]
-        waiting = set(futures)
+        floor = _Floor(launcher, working_folder(experiment, members[0]), tracker)
+        waiting = {_submit(member, floor) for member in members}
         while waiting:
             waiting = set(wait(list(waiting), timeout=QUIET_S).not_done)
-            for member in members:
-                if waiting and codes.get(member.cell.label, 0) is None:
-                    _say(f"{member.cell.label}: {last_line(log_of(member, folder))}")
-    return {label: code for label, code in codes.items() if code is not None}
+            for label, log in list(floor.running.items()):
+                _listener.say(f"{label}: {last_line(log)}")
+    return floor.codes
 
 
-def _submit(
-    member: Member, launcher: Launcher, folder: Path, codes: dict[str, int | None], tracker: Tracker
-) -> PrefectFuture[Any]:
-    """Submit a run's task; the run stands in ``codes`` from its start, with its exit code from its end."""
-    label = member.cell.label
+def _submit(member: Member, floor: _Floor) -> PrefectFuture[Any]:
+    """Submit a run as a task."""
+    label, log = member.cell.label, log_of(member, floor.folder)
 
     @task(name="run", task_run_name=label, cache_policy=NO_CACHE, persist_result=False, log_prints=False)
     def body(uri: str) -> State[Any]:
         if progress_of(member).complete:
-            _say(f"{label}: complete, {uri}")
+            _listener.say(f"{label}: complete, {uri}")
             return Completed(name="Cached", message=uri)
-        log, codes[label] = log_of(member, folder), None
-        _say(f"{label}: starts, {uri}, log {log}")
-        command = [sys.executable, "-m", "flows.cli", "train", str(write_config(member, folder))]
-        codes[label] = code = launcher.run(command, log, member.start)
-        tracker.adopt(uri)
-        _say(f"{label}: ended with exit code {code}" + (f": {last_line(log)}" if code else ""))
-        if code:
-            return Failed(message=f"exit code {code}, see {log}")
-        return Completed(message=uri)
+        _listener.say(f"{label}: starts, {uri}, log {log}")
+        command = [sys.executable, "-m", "flows.cli", "train", str(write_config(member, floor.folder))]
+        floor.running[label] = log
+        code = floor.codes[label] = floor.launcher.run(command, log, member.start)
+        del floor.running[label]
+        floor.tracker.adopt(uri)
+        _listener.say(f"{label}: ended with exit code {code}" + (f": {last_line(log)}" if code else ""))
+        return Failed(message=f"exit code {code}, see {log}") if code else Completed(message=uri)
 
     return body.submit(member.uri)
 

@@ -29,31 +29,50 @@ def compare(
 
     The same command again goes on where an earlier one stopped; finished runs are taken as they are.
     """
+    if dry_run:
+        _list_runs(experiment)
+    elif report_only:
+        _report(experiment)
+    else:
+        _run(experiment, jobs)
+
+
+def _run(path: str, jobs: int) -> None:
     from flows.in_process import check_prefect_home, run_flow
     from flows.prefect_defaults import set_prefect_defaults
     from flows.server_watch import watch_server
 
-    if dry_run:
-        _list_runs(experiment)
-        return
     set_prefect_defaults()
     check_prefect_home()
     watch_server()
-    from flows.compare import listen, with_jobs
+    from flows.compare import Listener, listen, with_jobs
 
-    listen(typer.echo, show)
-    run_flow(with_jobs(jobs), experiment, report_only)
+    listen(Listener(typer.echo, show))
+    run_flow(with_jobs(jobs), path)
+
+
+def _report(path: str) -> None:
+    from pivotopd.comparison.experiment import load_experiment
+    from stages.compare import members_of
+    from stages.comparison_report import refuse_missing, report, tracked
+
+    experiment = load_experiment(path)
+    members = members_of(experiment, path)
+    with tracked(experiment, members, {}) as tracker:
+        comparison, address = report(experiment, members, tracker, codes={}, any_code=True)
+        show(comparison, address)
+        refuse_missing(comparison, address)
 
 
 def _list_runs(path: str) -> None:
     from pivotopd.comparison.experiment import load_experiment
-    from stages.compare import members_of, progress_of, state_of
+    from stages.compare import members_of, progress_of
+    from stages.comparison_report import state_of
 
     for member in members_of(load_experiment(path), path):
         progress = progress_of(member)
-        typer.echo(
-            f"{member.cell.label:32} {state_of(progress, member.config.iterations, None):64} {member.uri}"
-        )
+        state = state_of(progress, member.config.iterations, None)
+        typer.echo(f"{member.cell.label:32} {state:55} {member.uri}")
 
 
 def show(comparison: Comparison, address: str) -> None:
@@ -71,4 +90,4 @@ def show(comparison: Comparison, address: str) -> None:
         for row in table.rows:
             shown.add_row(*row)
         console.print(shown)
-    console.print(f"report: {address}/results.md", soft_wrap=True)
+    console.print(f"report: {address}/report.html", soft_wrap=True)

@@ -17,17 +17,14 @@ from pivotopd.artifacts import COMPARISONS, Artifact, RunLayout, list_artifacts
 from pivotopd.comparison.experiment import Cell, Experiment, cells_of
 from pivotopd.comparison.launch import Start
 from pivotopd.comparison.measure import Evaluated, evaluated
-from pivotopd.comparison.report import report_files
-from pivotopd.comparison.results import Comparison, Measured
 from pivotopd.config import EnvironmentSection, RunConfig
 from pivotopd.config_files import dump_config
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ConfigError
-from pivotopd.exits import EXIT_CODES
 from pivotopd.manifest import canonical_json
 from pivotopd.records import Episode, Replay
-from pivotopd.tracking import Tracker, experiment_of, open_tracker
+from pivotopd.tracking import experiment_of
 from stages.plan import Plan
 from stages.runs import named, updates_done
 from stages.work import Work
@@ -264,70 +261,3 @@ def write_config(member: Member, folder: Path) -> Path:
 def log_of(member: Member, folder: Path) -> Path:
     """Return the file that takes the output of a run."""
     return folder / "logs" / f"{member.cell.label}.log"
-
-
-def measured(member: Member, *, code: int | None, any_code: bool = False) -> Measured:
-    """Return what a run has been measured at so far.
-
-    Args:
-        member: The run.
-        code: Exit code of its process, if one was started.
-        any_code: See :func:`progress_of`.
-
-    Raises:
-        ArtifactError: A table is damaged or of another version.
-    """
-    progress = progress_of(member, any_code=any_code)
-    cell = member.cell
-    return Measured(
-        cell.arm,
-        cell.seed,
-        member.uri,
-        member.config.iterations,
-        progress.complete,
-        state_of(progress, member.config.iterations, code),
-        tuple(measure(progress)),
-    )
-
-
-def state_of(progress: Progress, iterations: int, code: int | None) -> str:
-    """Say how far a run is, and why it is no further."""
-    done = f"{len(progress.evaluations)} of {progress.wanted} evaluations"
-    done += ", made by other code" if progress.other_code else f", {progress.updates} of {iterations} updates"
-    if progress.complete:
-        return "complete, made by other code" if progress.other_code else "complete"
-    if code is None or code == 0:
-        return f"incomplete: {done}"
-    why = f"killed by signal {-code}" if code < 0 else EXIT_CODES.get(code, "")
-    return f"failed with exit code {code} ({why}): {done}"
-
-
-def start_tracking(experiment: Experiment, members: Sequence[Member], tags: Mapping[str, str]) -> Tracker:
-    """Open the comparison's own run in MLflow; its training runs come below it."""
-    config = members[0].config
-    tracker = open_tracker(config.tracking, config.root)
-    tracker.start(
-        experiment.name,
-        experiment=experiment_of(config),
-        tags={"comparison": experiment.name, "panel": panel_fingerprint(members[0]), **tags},
-        config=experiment.model_dump(mode="json"),
-        run_uri=members[0].work.store.join(prefix_of(experiment)),
-    )
-    tracker.flush()  # a new database is made by this process alone, before runs log to it
-    return tracker
-
-
-def publish_report(comparison: Comparison, member: Member, tracker: Tracker | None) -> str:
-    """Write the report into the root and attach it to the comparison's MLflow run; return its address."""
-    prefix = prefix_of(comparison.experiment)
-    store = member.work.store
-    for name, data in report_files(comparison).items():
-        store.blobs.write(f"{prefix}/{name}", data)
-        if tracker is not None:
-            tracker.log_file(name, data)
-    if tracker is not None:
-        for one in comparison.finals:
-            tracker.log({f"{one.method}/success_mean_of_types": one.family_mean.mean}, one.iteration)
-            if one.recovery is not None:
-                tracker.log({f"{one.method}/recovery_rate": one.recovery.rate.mean}, one.iteration)
-    return store.join(prefix)

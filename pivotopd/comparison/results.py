@@ -151,23 +151,14 @@ class Comparison:
 
     @cached_property
     def curves(self) -> dict[str, list[Summary]]:
-        """Every arm over its seeds at each iteration at which all its measured seeds were evaluated."""
+        """Every arm at each evaluated iteration, over those of its seeds that came furthest: always the same."""
         found = {}
         for arm in self.arms:
-            runs = [run for run in self.runs_of(arm) if run.evaluations]
-            common = (
-                set.intersection(*({one.iteration for one in run.evaluations} for run in runs))
-                if runs
-                else set()
-            )
+            furthest = max((len(run.evaluations) for run in self.runs_of(arm)), default=0)
+            runs = [run for run in self.runs_of(arm) if run.evaluations and len(run.evaluations) == furthest]
             found[arm] = [
-                summarise(
-                    arm,
-                    None,
-                    [one for run in runs for one in run.evaluations if one.iteration == iteration],
-                    self._reference(arm, runs),
-                )
-                for iteration in sorted(common)
+                summarise(arm, None, list(together), self._reference(arm, runs))
+                for together in zip(*(run.evaluations for run in runs), strict=True)
             ]
         return found
 

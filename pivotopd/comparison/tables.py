@@ -92,10 +92,11 @@ def recovery_table(comparison: Comparison) -> Table:
         "Recovery from recorded mistakes",
         ("method", *_RECOVERY, "seeds"),
         tuple(cells),
-        "Mistakes of the policy before training, each replayed several times. Improved and worsened compare each "
-        f"mistake's rate, averaged over seeds, with {compared}. In brackets 95 % intervals: bootstrap over seeds "
-        "and mistakes, 4,000 draws for rates and 2,000 for turns. Methods recover different mistakes, so their "
-        f"turns are over different sets; shortest possible over all: {shortest or NOTHING}.",
+        "Mistakes of the policy before training, each replayed several times. Improved and worsened compare "
+        f"each mistake's rate, averaged over seeds, with {compared}. In brackets 95 % intervals: bootstrap "
+        "over seeds and mistakes, 4,000 draws for rates and 2,000 for turns. Methods recover different "
+        "mistakes, so their turns are over different sets; shortest possible over all: "
+        f"{shortest or NOTHING}.",
     )
 
 
