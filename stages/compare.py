@@ -101,7 +101,7 @@ def members_of(experiment: Experiment, path: str | Path) -> list[Member]:
         ConfigError: A configuration is not acceptable, two arms are the same run, or panels differ.
     """
     environments: dict[str, Environment] = {}
-    members = [_member(cell, environments) for cell in _in_one_experiment(cells_of(experiment, path))]
+    members = [member_of(cell, environments) for cell in _in_one_experiment(cells_of(experiment, path))]
     _refuse_twins(members)
     _refuse_other_panels(members)
     return members
@@ -121,7 +121,8 @@ def _in_one_experiment(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def _member(cell: Cell, environments: dict[str, Environment]) -> Member:
+def member_of(cell: Cell, environments: dict[str, Environment]) -> Member:
+    """Return the run of a cell; environments that are open already are used again."""
     config = named(cell.config)
     layout = RunLayout(config.root, config.name or "")
     work, plan = Work(config, layout), Plan(config, layout)

@@ -116,6 +116,9 @@ def test_tracking_can_be_off() -> None:
     tracker.start("r", experiment="e", tags={}, config={}, run_uri="u")
     tracker.log({"a": 1.0}, 0)
     assert tracker.child("c", tags={}) is tracker
+    tracker.log_file("figure.png", b"x")
+    tracker.adopt("v")
+    tracker.flush()
     tracker.finish()
 
 
@@ -306,6 +309,30 @@ def test_a_metric_leads_to_its_rows(start: Start, client: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_file_is_attached_under_its_path(start: Start, client: Any, tmp_path: Path) -> None:
+    tracker = start()
+    tracker.log_file("figures/curve.png", b"\x89PNG")
+    tracker.log_file("report.html", b"<p>")
+    tracker.flush()
+    assert tracker.run_id is not None
+    assert {file.path for file in client.list_artifacts(tracker.run_id)} == {"figures", "report.html"}
+    fetched = client.download_artifacts(tracker.run_id, "figures/curve.png", str(tmp_path))
+    assert Path(fetched).read_bytes() == b"\x89PNG"
+
+
+@pytest.mark.slow
+def test_a_run_of_the_same_experiment_is_adopted_by_its_address(start: Start, client: Any) -> None:
+    parent = start()
+    other = MlflowTracker(parent.uri)
+    other.start("other", experiment="alfworld tiny", tags={}, config={}, run_uri="/runs/somebody's")
+    other.finish()
+    parent.adopt("/runs/somebody's")
+    parent.adopt("/runs/nobody's")
+    parent.finish()
+    assert other.run_id is not None
+    assert client.get_run(other.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
+
+
 def test_a_child_is_its_own_run_whatever_mlflow_run_id_says(
     start: Start, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def _bars(comparison: Comparison) -> Plot:
         for place, row in enumerate(rows):
             share = value(row)
             if share is None:
+                axis.text(0.01, place, "no mistakes", va="center", fontsize=8, color="#555555")
                 continue
             colour, hatch = looks.get(row.method, (START_COLOUR, ""))
             axis.barh(place, share.mean, color=colour, hatch=hatch, edgecolor="white")

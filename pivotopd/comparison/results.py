@@ -151,7 +151,7 @@ class Comparison:
 
     @cached_property
     def curves(self) -> dict[str, list[Summary]]:
-        """Every arm at each evaluated iteration, over those of its seeds that came furthest: always the same."""
+        """Every arm at each evaluated iteration, over those of its seeds that came furthest."""
         found = {}
         for arm in self.arms:
             furthest = max((len(run.evaluations) for run in self.runs_of(arm)), default=0)
