@@ -20,7 +20,7 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from pivotopd.comparison.experiment import Experiment, load_experiment
-from pivotopd.comparison.launch import Launcher, last_line
+from pivotopd.comparison.launch import Launcher, error_line, last_line
 from pivotopd.comparison.results import Comparison
 from pivotopd.errors import PivotError
 from pivotopd.tracking import Tracker
@@ -120,7 +120,7 @@ def _submit(member: Member, floor: _Floor) -> PrefectFuture[Any]:
         code = floor.codes[label] = floor.launcher.run(command, log, member.start)
         del floor.running[label]
         floor.tracker.adopt(uri)
-        _listener.say(f"{label}: ended with exit code {code}" + (f": {last_line(log)}" if code else ""))
+        _listener.say(f"{label}: ended with exit code {code}" + (f": {error_line(log)}" if code else ""))
         return Failed(message=f"exit code {code}, see {log}") if code else Completed(message=uri)
 
     return body.submit(member.uri)

@@ -333,6 +333,7 @@ def test_a_run_of_the_same_experiment_is_adopted_by_its_address(start: Start, cl
     assert client.get_run(other.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
 
 
+@pytest.mark.slow
 def test_a_child_is_its_own_run_whatever_mlflow_run_id_says(
     start: Start, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,10 +121,19 @@ class Launcher:
 
 def last_line(log: Path) -> str:
     """Return the last line of a log that says something, or an empty text."""
+    return next((line.strip() for line in reversed(_last_lines(log)) if line.strip()), "")
+
+
+def error_line(log: Path) -> str:
+    """Return the last line in which a log tells of an error, or else its last line."""
+    told = [line for line in _last_lines(log) if line.startswith("error: ")]
+    return told[-1] if told else last_line(log)
+
+
+def _last_lines(log: Path) -> list[str]:
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 4096))
-            lines = stream.read().decode(errors="replace").split("\n")
+            return stream.read().decode(errors="replace").split("\n")
     except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return []

@@ -179,12 +179,14 @@ class Comparison:
 
     @cached_property
     def reached(self) -> list[Reached]:
-        """First evaluated iteration at each level, by run."""
+        """First evaluated iteration at each level, by run; without runs that may still reach it."""
         return [
-            Reached(run.arm, run.seed, metric, level, first_reaching(_values(curve, metric), level))
+            Reached(run.arm, run.seed, metric, level, at)
             for metric, level in self.experiment.thresholds.model_dump().items()
             if level is not None
             for run, curve in self.curves_by_seed
+            for at in [first_reaching(_values(curve, metric), level)]
+            if at is not None or run.complete
         ]
 
     def results(self) -> list[Result]:

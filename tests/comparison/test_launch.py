@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pivotopd.comparison.launch import STOPPED, Launcher, Start, last_line
+from pivotopd.comparison.launch import STOPPED, Launcher, Start, error_line, last_line
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def test_the_last_line_that_says_something(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_line(log) == ""
     log.write_bytes(b"x" * 10_000 + b"\nsaid \xff\n\n  \n")
-    assert last_line(log) == "said \ufffd"
+    assert last_line(log) == error_line(log) == "said \ufffd"
+    log.write_text("one\nerror: it broke\n  where: here\n  mend: mend it\n")
+    assert error_line(log) == "error: it broke"
 
 
 def test_one_run_makes_the_warm_start_and_the_others_wait_for_it(launcher: Launcher, tmp_path: Path) -> None:

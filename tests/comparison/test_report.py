@@ -66,7 +66,6 @@ def test_levels_are_reached_at_an_evaluated_iteration_or_not(comparison: Compari
         ("whole", 0, 5),
         ("whole", 1, 5),
         ("part", 0, None),
-        ("part", 1, None),
     ]
 
 
