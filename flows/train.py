@@ -24,7 +24,7 @@ from pivotopd.errors import NothingToTrainOn, PivotError, Preempted
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.provenance import git_commit, package_versions
-from pivotopd.tracking import RunStatus, Tracker, open_tracker
+from pivotopd.tracking import RunStatus, Tracker, experiment_of, open_tracker
 from stages.metrics import metrics_of
 from stages.plan import Plan
 from stages.runner import Done, describe
@@ -126,14 +126,13 @@ def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
     """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
     config = work.config
     tracker = open_tracker(config.tracking, config.root)
-    student = config.student.kind
     name, address = config.name or work.layout.run, work.layout.uri
     if evaluation is not None:
         name = f"{name} {describe(evaluation)} {evaluation.digest[:8]}"
         address = work.store.join(f"{evaluation.prefix}/{evaluation.digest}")
     tracker.start(
         name,
-        experiment=config.tracking.experiment or f"pivotopd/{config.environment.name}/{student}",
+        experiment=experiment_of(config),
         tags=_tags(work, trains=evaluation is None),
         config=config.model_dump(mode="json"),
         run_uri=address,

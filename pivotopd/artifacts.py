@@ -7,6 +7,7 @@ Layout below the root::
     RUN/skills/<digest>/                    skills-00000-<hash>.parquet ...  manifest.json
     RUN/checkpoints/<digest>/               content-<hash>/...             manifest.json
     shared/warm_start/<digest>/             content-<hash>/...             manifest.json
+    comparisons/NAME/                       reports over runs: no artifacts, made anew by each command
 
 An artifact exists once its manifest does. Parts go first and carry a piece of their own hash in their name,
 so two writers of one digest write either the same bytes or other names, and what a killed writer left is
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 SHARED = "shared"
+COMPARISONS = "comparisons"
+RESERVED = frozenset({SHARED, COMPARISONS})
+"""Folders of a root that are no runs."""
 _DIGEST_FOLDER = re.compile(r"(?:^|/)([0-9a-f]{64})/manifest\.json$")
 _RERUN = "delete the artifact's folder and rerun the stage that wrote it"
 
@@ -352,5 +356,5 @@ def list_artifacts(store: Store, prefix: str = "") -> Iterator[Artifact]:
 def find_runs(root: str) -> list[RunLayout]:
     """Return the runs under a root, by name: its folders that hold a resolved configuration."""
     store = Store(root)
-    layouts = [RunLayout(root, name) for name in store.blobs.folders() if name != SHARED]
+    layouts = [RunLayout(root, name) for name in store.blobs.folders() if name not in RESERVED]
     return [layout for layout in layouts if store.blobs.read(layout.config) is not None]

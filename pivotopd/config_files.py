@@ -9,13 +9,15 @@ import difflib
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
 
 _SEE_KEYS = "see `pivotopd config` for every key, its default and its meaning"
 _MEND_YAML = "write it as `key: value` lines, sections indented, and quote text with special characters"
@@ -74,7 +76,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
     """
     data: dict[str, Any] = {}
     if path is not None:
-        data = _read_yaml(Path(path))
+        data = read_yaml(Path(path))
     for override in overrides:
         _apply(data, override)
     return parse_config(data, where=" ".join([str(path), *overrides] if path else overrides))
@@ -84,11 +86,20 @@ def parse_config(data: Any, *, where: str) -> RunConfig:
     """Validate plain values; see :func:`load_config`."""
     if not isinstance(data, dict):
         raise ConfigError("the configuration is not a mapping of keys", where=where, mend=_MEND_YAML)
+    return parse_section(RunConfig, data, where=where, mend=_SEE_KEYS)
+
+
+def parse_section(model: type[M], data: dict[str, Any], *, where: str, mend: str) -> M:
+    """Validate the plain values of a section, such as a whole run or an experiment.
+
+    Raises:
+        ConfigError: A key or value is not acceptable; all problems are named.
+    """
     try:
-        return RunConfig.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
-        problems = [_explain(problem) for problem in error.errors()]
-        raise ConfigError("; ".join(problems), where=where, mend=_SEE_KEYS) from error
+        problems = [_explain(problem, model) for problem in error.errors()]
+        raise ConfigError("; ".join(problems), where=where, mend=mend) from error
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -108,7 +119,12 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping of keys in a YAML file; an empty file is an empty one.
+
+    Raises:
+        ConfigError: It cannot be read, or is no YAML mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
@@ -165,14 +181,14 @@ def _number(text: str) -> str | float:
         return text
 
 
-def _explain(problem: Any) -> str:
+def _explain(problem: Any, model: type[BaseModel]) -> str:
     """Say one validation problem in words, with the nearest known key for an unknown one."""
     location = [str(part) for part in problem["loc"]]
     choice = location[1] if len(location) > 1 and location[1] in _choices() else None
     shown = ".".join(location if choice is None else [location[0], *location[2:]])
     kind, value = problem["type"], _value_text.repr(problem["input"])
     if kind == "extra_forbidden":
-        return _explain_unknown(location, choice, shown)
+        return _explain_unknown(location, choice, shown, model)
     if kind == "union_tag_invalid":
         return f"{shown}: {problem['ctx']['tag']!r} is not one of {problem['ctx']['expected_tags']}"
     if kind in {"model_type", "model_attributes_type", "union_tag_not_found"}:
@@ -183,12 +199,12 @@ def _explain(problem: Any) -> str:
     return f"{shown or 'a key'}: {problem['msg']}" + ("" if secret else f" (got {value})")
 
 
-def _explain_unknown(location: list[str], choice: str | None, shown: str) -> str:
+def _explain_unknown(location: list[str], choice: str | None, shown: str, model: type[BaseModel]) -> str:
     """Say that a key is unknown, with the nearest known one."""
-    known = list(_keys_beside(location))
+    known = list(_keys_beside(location, model))
     near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
     if not near:
-        near = [key for key in _all_keys(RunConfig) if key.rsplit(".", 1)[-1] == location[-1]][:1]
+        near = [key for key in _all_keys(model) if key.rsplit(".", 1)[-1] == location[-1]][:1]
     if near == [shown]:
         return f"{choice!r} has no key {shown!r}, only {', '.join(known)}"
     hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
@@ -209,9 +225,9 @@ def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_of(inner)
 
 
-def _keys_beside(location: list[str]) -> Iterator[str]:
+def _keys_beside(location: list[str], root: type[BaseModel]) -> Iterator[str]:
     """Yield the keys that would have been accepted at a location."""
-    models: list[type[BaseModel]] = [RunConfig]
+    models: list[type[BaseModel]] = [root]
     for part in location[:-1]:
         inner = [
             m

@@ -89,6 +89,12 @@ class NumericsError(PivotError):
     exit_code = 7
 
 
+class RunsFailed(PivotError):
+    """Runs of a comparison failed, or their figures are missing; the others are reported."""
+
+    exit_code = 8
+
+
 class StorageError(PivotError):
     """The store cannot be written or reached: disk full, permission, connection."""
 

@@ -294,11 +294,59 @@ class SkillUse:
     reward_sum: float = column(DOUBLE, "sum of their rewards: 1 for a won episode, else 0")
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One replay of an evaluation: a policy goes on alone after a recorded mistake of the start policy."""
+
+    TABLE: ClassVar[str] = "replays"
+    VERSION: ClassVar[int] = 1
+
+    run: str = column(TEXT, "name of the run")
+    iteration: int = column(INT32, "training iteration, from 0")
+    mistake: str = column(TEXT, "id of the mistake: the start policy's episode that it was made in")
+    task: str = column(TEXT, "id of the task")
+    family: str = column(TEXT, "task type")
+    pivot_turn: int = column(INT32, "the pivotal turn; the replay goes on after it")
+    state_hash: str = column(TEXT, "hash of the state after the mistake, where the policy goes on")
+    distance_after: int | None = column(
+        INT32, "oracle: shortest remaining turns there; null if unsolvable", nullable=True
+    )
+    replay: int = column(INT32, "index of the replay, from 0")
+    seed: int = column(INT64, "seed of the replay")
+    won: bool = column(BOOL, "the task was completed: recovered")
+    turns: int = column(INT32, "turns played after the mistake")
+    termination: str = column(TEXT, "why it ended, as in episodes")
+    policy: str = column(TEXT, "digest of the checkpoint that played")
+
+
 Record = (
-    Episode | Turn | Label | Lesson | Chain | Signal | Distribution | Advantage | Update | Skill | SkillUse
+    Episode
+    | Turn
+    | Label
+    | Lesson
+    | Chain
+    | Signal
+    | Distribution
+    | Advantage
+    | Update
+    | Skill
+    | SkillUse
+    | Replay
 )
 R = TypeVar(
-    "R", Episode, Turn, Label, Lesson, Chain, Signal, Distribution, Advantage, Update, Skill, SkillUse
+    "R",
+    Episode,
+    Turn,
+    Label,
+    Lesson,
+    Chain,
+    Signal,
+    Distribution,
+    Advantage,
+    Update,
+    Skill,
+    SkillUse,
+    Replay,
 )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 from pivotopd.blobs import Blobs
-from pivotopd.config import TrackingSection
+from pivotopd.config import RunConfig, TrackingSection
 from pivotopd.errors import ConfigError
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
@@ -59,8 +59,17 @@ class Tracker(Protocol):
     def log_text(self, path: str, text: str) -> None:
         """Attach a text file, such as ``config.yaml`` or a report, to the run."""
 
+    def log_file(self, path: str, data: bytes) -> None:
+        """Attach a file, such as a figure, to the run."""
+
+    def adopt(self, run_uri: str) -> None:
+        """Put the run of an address below this one, if there is one in the same experiment."""
+
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """Open (or open again) a run below this one, such as an evaluation; already started."""
+
+    def flush(self) -> None:
+        """Wait a bounded time until what was logged has arrived, such as before other processes log."""
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """Close the run, waiting a bounded time for what is still on its way."""
@@ -83,13 +92,27 @@ class NoTracker:
     def log_text(self, path: str, text: str) -> None:
         """Do nothing."""
 
+    def log_file(self, path: str, data: bytes) -> None:
+        """Do nothing."""
+
+    def adopt(self, run_uri: str) -> None:
+        """Do nothing."""
+
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """Return a tracker that keeps nothing either."""
         del name, tags
         return self
 
+    def flush(self) -> None:
+        """Do nothing."""
+
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """Do nothing."""
+
+
+def experiment_of(config: RunConfig) -> str:
+    """Return the name of the MLflow experiment that a run belongs to."""
+    return config.tracking.experiment or f"pivotopd/{config.environment.name}/{config.student.kind}"
 
 
 def open_tracker(section: TrackingSection, root: str) -> Tracker:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,16 @@ class MlflowTracker:
         run = self._started()
         self._outbox.put(lambda: self._connect().log_text(run.opened, text, path))
 
+    def log_file(self, path: str, data: bytes) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: self._log_file(run, path, data))
+
+    def adopt(self, run_uri: str) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: self._adopt(run, run_uri))
+
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
         parent = self._started()
@@ -126,6 +137,10 @@ class MlflowTracker:
 
         self._outbox.put(open_below)
         return below
+
+    def flush(self) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        self._outbox.flush(FLUSH_S)
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -152,26 +167,43 @@ class MlflowTracker:
     def _open(self, run: _Run, name: str, tags: Mapping[str, str], parent: _Run | None) -> None:
         """Find the run of an identity, or create it."""
         client, experiment_id = self._connect(), self._find_experiment()
-        quote = '"' if "'" in run.identity else "'"
-        found = client.search_runs(
-            [experiment_id],
-            filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{run.identity}{quote}",
-            max_results=1,
-            order_by=["attributes.start_time DESC"],
-        )
+        found = self._find_run(run.identity)
         wanted = {clean_name(key): str(value)[:TAG_CHARACTERS] for key, value in tags.items()}
         wanted[RUN_URI_TAG] = run.identity
         if parent is not None:
             wanted["mlflow.parentRunId"] = parent.opened
-        if found:
+        if found is not None:
             run.resumed = True
-            run.run_id = str(found[0].info.run_id)
+            run.run_id = found
             client.update_run(run.run_id, status="RUNNING", name=name)
             for key, value in wanted.items():
                 client.set_tag(run.run_id, key, value)
         else:
             created = client.create_run(experiment_id, tags=wanted, run_name=name)
             run.run_id = str(created.info.run_id)
+
+    def _find_run(self, identity: str) -> str | None:
+        """Return the id of the newest run of an identity in the experiment."""
+        quote = '"' if "'" in identity else "'"
+        found = self._connect().search_runs(
+            [self._find_experiment()],
+            filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{identity}{quote}",
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+        return str(found[0].info.run_id) if found else None
+
+    def _adopt(self, run: _Run, identity: str) -> None:
+        found = self._find_run(identity)
+        if found is not None:
+            self._connect().set_tag(found, "mlflow.parentRunId", run.opened)
+
+    def _log_file(self, run: _Run, path: str, data: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        with tempfile.TemporaryDirectory() as held:
+            file = Path(held) / name
+            file.write_bytes(data)
+            self._connect().log_artifact(run.opened, str(file), folder or None)
 
     def _find_experiment(self) -> str:
         if self._experiment_id is None:

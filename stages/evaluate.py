@@ -1,7 +1,8 @@
 """Evaluate: a policy plays a fixed panel, and goes on from recorded pivotal mistakes.
 
 The mistakes are those of the start policy's own evaluation, so the first evaluation of a run finds them and
-every later one replays the same. Writes episodes and turns of the panel, and ``panel.json``.
+every later one replays the same. Writes episodes and turns of the panel, the outcome of every replay, and
+``panel.json``.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from pivotopd.evaluation import (
     panel_jobs,
     panel_of,
     recovery_jobs,
+    replay_rows,
     summarise_panel,
     summarise_recovery,
     unbroken,
 )
 from pivotopd.models.base import Sampling
-from pivotopd.records import Episode, Turn
+from pivotopd.records import Episode, Replay, Turn
 from pivotopd.rollout import Job as EpisodeJob
 from pivotopd.rollout import Origin, Played, Player
 from pivotopd.teacher.base import Transcript
@@ -34,7 +36,7 @@ from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
-TABLES = (Episode, Turn)
+TABLES = (Episode, Turn, Replay)
 
 
 def reads(config: RunConfig) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def run(work: Work, job: Job) -> Artifact:
         )
     panel = summarise_panel(played)
     given_up, rate = 0, None
+    replays: list[Replay] = []
     if config.recovery_mistakes:
         with watch.phase("recovery"):
             mistakes, given_up = _mistakes(work, job, tasks, played)
@@ -70,9 +73,11 @@ def run(work: Work, job: Job) -> Artifact:
             )
             replayed = unbroken(_play(work, player, jobs, "recovery replays"), "recovery replays")
             rate = summarise_recovery(replayed, replays=config.recovery_replays)
+            replays = replay_rows(mistakes, replayed)
     with work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
+        writer.write_rows(Replay, replays)
         writer.write_log("metrics.json", metrics_text(_metrics(panel, rate)))
         writer.write_log("panel.json", _panel_text(split, tasks))
         return writer.publish(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pivotopd.artifacts import SHARED, RunLayout
+from pivotopd.artifacts import RESERVED, RunLayout
 from pivotopd.config import EndpointSection, LocalSection, RunConfig
 from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
 from pivotopd.errors import ArtifactError, ConfigError
@@ -32,7 +32,7 @@ _OUTSIDE_NAME: Any = {
 }
 """Keys that change where, how far or how fast a run goes, not what it is: with others it goes on."""
 
-_NAME = re.compile(r"[^./\\:][^/\\:]{0,99}")
+RUN_NAME = re.compile(r"[^./\\:][^/\\:]{0,99}")
 """A run's name: no separators, which are a path's or an address's, and no hidden folder."""
 
 
@@ -48,7 +48,7 @@ def named(config: RunConfig) -> RunConfig:
         )
     name = config.name
     if name is not None:
-        if not _NAME.fullmatch(name) or not name.isprintable() or name == SHARED or name != name.strip():
+        if not RUN_NAME.fullmatch(name) or not name.isprintable() or name in RESERVED or name != name.strip():
             raise ConfigError(
                 f"{name!r} cannot be a run's name",
                 where="name",

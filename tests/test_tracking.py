@@ -116,6 +116,9 @@ def test_tracking_can_be_off() -> None:
     tracker.start("r", experiment="e", tags={}, config={}, run_uri="u")
     tracker.log({"a": 1.0}, 0)
     assert tracker.child("c", tags={}) is tracker
+    tracker.log_file("figure.png", b"x")
+    tracker.adopt("v")
+    tracker.flush()
     tracker.finish()
 
 
@@ -303,6 +306,31 @@ def test_a_metric_leads_to_its_rows(start: Start, client: Any) -> None:
     assert json.loads(found.dataset.source) == {"uri": "s3://b/x"}
     assert json.loads(found.dataset.profile) == {"num_rows": 7, "digest": "a" * 64}
     assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "rollout")]
+
+
+@pytest.mark.slow
+def test_a_file_is_attached_under_its_path(start: Start, client: Any, tmp_path: Path) -> None:
+    tracker = start()
+    tracker.log_file("figures/curve.png", b"\x89PNG")
+    tracker.log_file("report.html", b"<p>")
+    tracker.flush()
+    assert tracker.run_id is not None
+    assert {file.path for file in client.list_artifacts(tracker.run_id)} == {"figures", "report.html"}
+    fetched = client.download_artifacts(tracker.run_id, "figures/curve.png", str(tmp_path))
+    assert Path(fetched).read_bytes() == b"\x89PNG"
+
+
+@pytest.mark.slow
+def test_a_run_of_the_same_experiment_is_adopted_by_its_address(start: Start, client: Any) -> None:
+    parent = start()
+    other = MlflowTracker(parent.uri)
+    other.start("other", experiment="alfworld tiny", tags={}, config={}, run_uri="/runs/somebody's")
+    other.finish()
+    parent.adopt("/runs/somebody's")
+    parent.adopt("/runs/nobody's")
+    parent.finish()
+    assert other.run_id is not None
+    assert client.get_run(other.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""Diagnosis: where episodes are lost, and how sure a figure about it is."""
