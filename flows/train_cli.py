@@ -107,7 +107,7 @@ def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool) -> No
     if settings:
         typer.echo(dump_config(config))
     for line in prompts.lines:
-        typer.echo(line)
+        typer.echo(line, err=True)  # the other stream: what is printed stays one line a job
     for job in jobs_of(plan):
         state = "cached" if work.find(job) else "would run"
         typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")

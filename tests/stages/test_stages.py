@@ -469,9 +469,9 @@ def test_a_checkpoint_without_tokenizer_is_refused(copy: Callable[[], StoredRun]
 def test_a_start_without_tokenizer_is_refused(student: Path, tmp_path: Path) -> None:
     shutil.copytree(student, tmp_path / "student")
     (tmp_path / "student" / "tokenizer.json").unlink()
-    open_run(small_config(tmp_path / "root", tmp_path / "student"))
     with pytest.raises(ArtifactError, match="no tokenizer"):
-        StoredRun(tmp_path / "root").run("rollout", 0)
+        open_run(small_config(tmp_path / "root", tmp_path / "student"))
+    assert not (tmp_path / "root").exists()
 
 
 def test_games_that_changed_since_the_rollout_are_noticed(copy: Callable[[], StoredRun]) -> None:
