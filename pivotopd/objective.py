@@ -98,9 +98,8 @@ def ppo_loss(
     policy_loss, kl_loss = -surrogate.sum() / denominator, kl.sum() / denominator
     beside = torch.zeros_like(policy_loss)
     if auxiliary is not None and lT is not None:
-        teacher = lT[keep]
-        part = torch.isfinite(teacher)
-        beside = auxiliary(current[part], old[part], teacher[part]).sum() / denominator
+        part = torch.isfinite(lT[keep])
+        beside = auxiliary(current[part], old[part], lT[keep][part]).sum() / denominator
     if target_loss is not None:
         beside = beside + target_loss[keep].sum() / denominator
     with torch.no_grad():

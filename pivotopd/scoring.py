@@ -84,12 +84,9 @@ class Signaller:
         """
         gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
         told = {one.episode: one.lesson for one in lessons if one.lesson}
-        plain = self.policy.score([ScoreRequest(row.prompt_ids, row.response_ids) for row in rows])
-        reference = (
-            plain
-            if self.reference is self.policy
-            else self.reference.score([ScoreRequest(row.prompt_ids, row.response_ids) for row in rows])
-        )
+        asked = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
+        plain = self.policy.score(asked)
+        reference = plain if self.reference is self.policy else self.reference.score(asked)
         episodes = _rollouts_by_episode(rows)
         hinted = self._hinted(rows, episodes, gold)
         taught = told if self.needs.lesson else {}
@@ -117,7 +114,7 @@ class Signaller:
             )
             for index, row in enumerate(rows)
         ]
-        parts = (hinted.distributions, lesson.distributions, skill.distributions)
+        parts = [one.distributions for one in (hinted, lesson, skill)]
         return Scored(
             signals,
             [RowDistributions(*(part.get(index) for part in parts)) for index in range(len(rows))],

@@ -96,13 +96,7 @@ def run(work: Work, job: Job) -> Artifact:
     with watch.phase("learn"):
         reports, weights = _learn(work, job, training, method.auxiliary)
     counts.update(_step_counts(reports))
-    counts.update(
-        hints_too_long=scored.hints_too_long,
-        lessons_too_long=scored.lessons_too_long,
-        peers_too_long=scored.peers_too_long,
-        skills_too_long=scored.skills_too_long,
-        teacher_scored_tokens=scored.teacher_tokens,
-    )
+    counts.update(_score_counts(scored))
     depth = method.next_depth(method_rows, job.iteration or 0)
     metrics = {**_signal_metrics(rows, scored, advantages), **_depth_metrics(depth), **_step_metrics(reports)}
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
@@ -160,6 +154,16 @@ def _signal_counts(
         "recovery_rows": sum(row.is_recovery for row in training),
         "signal_rows": signal_rows,
         "idle": int(idle),
+    }
+
+
+def _score_counts(scored: Scored) -> dict[str, int]:
+    return {
+        "hints_too_long": scored.hints_too_long,
+        "lessons_too_long": scored.lessons_too_long,
+        "peers_too_long": scored.peers_too_long,
+        "skills_too_long": scored.skills_too_long,
+        "teacher_scored_tokens": scored.teacher_tokens,
     }
 
 
