@@ -101,7 +101,7 @@ def _train(experiment: Experiment, members: Sequence[Member], tracker: Tracker) 
         while waiting:
             waiting = set(wait(list(waiting), timeout=QUIET_S).not_done)
             for label, log in list(floor.running.items()):
-                _listener.say(f"{label}: {last_line(log)}")
+                _listener.say(f"{label}: {last_line(log) or 'waits for the warm start'}")
     return floor.codes
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.replay import Reach, reach
 from pivotopd.errors import EnvironmentFault
-from pivotopd.records import Replay, Turn
+from pivotopd.records import Turn
 from pivotopd.rollout import Job, Played, Start
 from pivotopd.seeds import seed_of
 from pivotopd.teacher.base import Transcript
@@ -188,12 +188,10 @@ def recovery_jobs(mistakes: Sequence[Mistake], *, replays: int, seed: int, how: 
         for replay in range(replays):
             name = f"recovery/{episode.task}/{episode.sample:02d}/{replay:02d}"
             job_seed = seed_of("recovery replay", seed, episode.task, episode.sample, replay)
-            jobs.append(Job(name, mistake.transcript.task, _group(mistake), replay, job_seed, start))
+            jobs.append(
+                Job(name, mistake.transcript.task, f"recovery/{episode.episode}", replay, job_seed, start)
+            )
     return jobs
-
-
-def _group(mistake: Mistake) -> str:
-    return f"recovery/{mistake.transcript.episode.episode}"
 
 
 def _opener(mistake: Mistake, how: Reach) -> Callable[[Env], StepResult]:
@@ -239,35 +237,3 @@ def summarise_recovery(played: Iterable[Played], *, replays: int) -> RecoveryRat
         return None
     rate = sum(sum(flags) / len(flags) for flags in won.values()) / len(won)
     return RecoveryRate(len(won), replays, rate, sum(lengths) / len(lengths) if lengths else None)
-
-
-def replay_rows(mistakes: Sequence[Mistake], played: Iterable[Played]) -> list[Replay]:
-    """Return the outcome of every replay, by mistake and replay.
-
-    Args:
-        mistakes: What was replayed.
-        played: The replays, as :func:`recovery_jobs` asked for them.
-    """
-    by_group = {_group(mistake): mistake for mistake in mistakes}
-    rows = []
-    for one in played:
-        mistake, episode = by_group[one.episode.group], one.episode
-        rows.append(
-            Replay(
-                run=episode.run,
-                iteration=episode.iteration,
-                mistake=mistake.transcript.episode.episode,
-                task=episode.task,
-                family=episode.family,
-                pivot_turn=mistake.turn,
-                state_hash=mistake.transcript.turns[mistake.turn + 1].state_hash,
-                distance_after=mistake.distance_after,
-                replay=episode.sample,
-                seed=episode.seed,
-                won=episode.won,
-                turns=episode.turns,
-                termination=episode.termination,
-                policy=episode.policy,
-            )
-        )
-    return sorted(rows, key=lambda row: (row.mistake, row.replay))

@@ -59,20 +59,20 @@ class Tracker(Protocol):
     def log_text(self, path: str, text: str) -> None:
         """Attach a text file, such as ``config.yaml`` or a report, to the run."""
 
+    def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
+        """Open (or open again) a run below this one, such as an evaluation; already started."""
+
+    def finish(self, status: RunStatus = "FINISHED") -> None:
+        """Close the run, waiting a bounded time for what is still on its way."""
+
+    def flush(self) -> None:
+        """Wait a bounded time until what was logged has arrived, such as before other processes log."""
+
     def log_file(self, path: str, data: bytes) -> None:
         """Attach a file, such as a figure, to the run."""
 
     def adopt(self, run_uri: str) -> None:
         """Put the run of an address below this one, if there is one in the same experiment."""
-
-    def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
-        """Open (or open again) a run below this one, such as an evaluation; already started."""
-
-    def flush(self) -> None:
-        """Wait a bounded time until what was logged has arrived, such as before other processes log."""
-
-    def finish(self, status: RunStatus = "FINISHED") -> None:
-        """Close the run, waiting a bounded time for what is still on its way."""
 
 
 class NoTracker:
@@ -92,27 +92,22 @@ class NoTracker:
     def log_text(self, path: str, text: str) -> None:
         """Do nothing."""
 
-    def log_file(self, path: str, data: bytes) -> None:
-        """Do nothing."""
-
-    def adopt(self, run_uri: str) -> None:
-        """Do nothing."""
-
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """Return a tracker that keeps nothing either."""
         del name, tags
         return self
 
-    def flush(self) -> None:
-        """Do nothing."""
-
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """Do nothing."""
 
+    def flush(self) -> None:
+        """Do nothing."""
 
-def experiment_of(config: RunConfig) -> str:
-    """Return the name of the MLflow experiment that a run belongs to."""
-    return config.tracking.experiment or f"pivotopd/{config.environment.name}/{config.student.kind}"
+    def log_file(self, path: str, data: bytes) -> None:
+        """Do nothing."""
+
+    def adopt(self, run_uri: str) -> None:
+        """Do nothing."""
 
 
 def open_tracker(section: TrackingSection, root: str) -> Tracker:
@@ -126,6 +121,11 @@ def open_tracker(section: TrackingSection, root: str) -> Tracker:
     from pivotopd.tracking_mlflow import MlflowTracker  # noqa: PLC0415 - only where it is asked for
 
     return MlflowTracker(tracking_uri(section.uri, root))
+
+
+def experiment_of(config: RunConfig) -> str:
+    """Return the name of the MLflow experiment that a run belongs to."""
+    return config.tracking.experiment or f"pivotopd/{config.environment.name}/{config.student.kind}"
 
 
 def tracking_uri(uri: str | None, root: str) -> str:

@@ -114,16 +114,6 @@ class MlflowTracker:
         run = self._started()
         self._outbox.put(lambda: self._connect().log_text(run.opened, text, path))
 
-    def log_file(self, path: str, data: bytes) -> None:
-        """See :class:`~pivotopd.tracking.Tracker`."""
-        run = self._started()
-        self._outbox.put(lambda: self._log_file(run, path, data))
-
-    def adopt(self, run_uri: str) -> None:
-        """See :class:`~pivotopd.tracking.Tracker`."""
-        run = self._started()
-        self._outbox.put(lambda: self._adopt(run, run_uri))
-
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
         parent = self._started()
@@ -138,15 +128,25 @@ class MlflowTracker:
         self._outbox.put(open_below)
         return below
 
-    def flush(self) -> None:
-        """See :class:`~pivotopd.tracking.Tracker`."""
-        self._outbox.flush(FLUSH_S)
-
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
         self._outbox.put(lambda: self._connect().set_terminated(run.opened, status=status))
         self._outbox.flush(FLUSH_S)
+
+    def flush(self) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        self._outbox.flush(FLUSH_S)
+
+    def log_file(self, path: str, data: bytes) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: self._log_file(run, path, data))
+
+    def adopt(self, run_uri: str) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: self._adopt(run, run_uri))
 
     def _started(self) -> _Run:
         if self._run is None:
@@ -167,14 +167,14 @@ class MlflowTracker:
     def _open(self, run: _Run, name: str, tags: Mapping[str, str], parent: _Run | None) -> None:
         """Find the run of an identity, or create it."""
         client, experiment_id = self._connect(), self._find_experiment()
-        found = self._find_run(run.identity)
+        found = self._search(run.identity)
         wanted = {clean_name(key): str(value)[:TAG_CHARACTERS] for key, value in tags.items()}
         wanted[RUN_URI_TAG] = run.identity
         if parent is not None:
             wanted["mlflow.parentRunId"] = parent.opened
-        if found is not None:
+        if found:
             run.resumed = True
-            run.run_id = found
+            run.run_id = str(found[0].info.run_id)
             client.update_run(run.run_id, status="RUNNING", name=name)
             for key, value in wanted.items():
                 client.set_tag(run.run_id, key, value)
@@ -182,28 +182,16 @@ class MlflowTracker:
             created = client.create_run(experiment_id, tags=wanted, run_name=name)
             run.run_id = str(created.info.run_id)
 
-    def _find_run(self, identity: str) -> str | None:
-        """Return the id of the newest run of an identity in the experiment."""
+    def _search(self, identity: str) -> Sequence[Any]:
+        """Return the newest run of an identity, if there is one."""
         quote = '"' if "'" in identity else "'"
-        found = self._connect().search_runs(
+        found: Sequence[Any] = self._connect().search_runs(
             [self._find_experiment()],
             filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{identity}{quote}",
             max_results=1,
             order_by=["attributes.start_time DESC"],
         )
-        return str(found[0].info.run_id) if found else None
-
-    def _adopt(self, run: _Run, identity: str) -> None:
-        found = self._find_run(identity)
-        if found is not None:
-            self._connect().set_tag(found, "mlflow.parentRunId", run.opened)
-
-    def _log_file(self, run: _Run, path: str, data: bytes) -> None:
-        folder, _, name = path.rpartition("/")
-        with tempfile.TemporaryDirectory() as held:
-            file = Path(held) / name
-            file.write_bytes(data)
-            self._connect().log_artifact(run.opened, str(file), folder or None)
+        return found
 
     def _find_experiment(self) -> str:
         if self._experiment_id is None:
@@ -227,6 +215,17 @@ class MlflowTracker:
             if found is None:
                 raise
             return str(found.experiment_id)  # another process was first
+
+    def _adopt(self, run: _Run, identity: str) -> None:
+        for found in self._search(identity):
+            self._connect().set_tag(str(found.info.run_id), "mlflow.parentRunId", run.opened)
+
+    def _log_file(self, run: _Run, path: str, data: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        with tempfile.TemporaryDirectory() as held:
+            file = Path(held) / name
+            file.write_bytes(data)
+            self._connect().log_artifact(run.opened, str(file), folder or None)
 
     def _log_params(self, run: _Run, params: Mapping[str, str]) -> None:
         """Log parameters; those a resumed run has are left alone, since MLflow's cannot change."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pivotopd.artifacts import COMPARISONS, Artifact, RunLayout, list_artifacts
 from pivotopd.comparison.experiment import Cell, Experiment, cells_of
 from pivotopd.comparison.launch import Start
 from pivotopd.comparison.measure import Evaluated, evaluated
-from pivotopd.config import EnvironmentSection, RunConfig
+from pivotopd.config import PretrainedStudent, RunConfig
 from pivotopd.config_files import dump_config
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
@@ -27,7 +27,7 @@ from pivotopd.records import Episode, Replay
 from pivotopd.tracking import experiment_of
 from stages.plan import Plan
 from stages.runs import named, updates_done
-from stages.work import Work
+from stages.work import Source, Work
 
 PLAYED = {"name", "engine", "wording", "max_turns", "valid_split"}
 """Keys of the environment that decide what a panel is; how a student is told of it is the arm's own."""
@@ -99,11 +99,14 @@ def members_of(experiment: Experiment, path: str | Path) -> list[Member]:
 
     Raises:
         ConfigError: A configuration is not acceptable, two arms are the same run, or panels differ.
+        ArtifactError: A model folder is missing.
     """
-    environments: dict[str, Environment] = {}
-    members = [member_of(cell, environments) for cell in _in_one_experiment(cells_of(experiment, path))]
+    opened = Opened()
+    members = [member_of(cell, opened) for cell in _in_one_experiment(cells_of(experiment, path))]
     _refuse_twins(members)
     _refuse_other_panels(members)
+    for member in members:
+        member.plan.evaluate(member.config.iterations)  # what a run lacks is said before any run starts
     return members
 
 
@@ -121,20 +124,28 @@ def _in_one_experiment(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def member_of(cell: Cell, environments: dict[str, Environment]) -> Member:
-    """Return the run of a cell; environments that are open already are used again."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What runs share and is read once: games, and the weights of a start policy."""
+
+    environments: dict[str, Environment] = field(default_factory=dict)
+    students: dict[str, Source] = field(default_factory=dict)
+
+
+def member_of(cell: Cell, opened: Opened) -> Member:
+    """Return the run of a cell; what is open already is used again."""
     config = named(cell.config)
     layout = RunLayout(config.root, config.name or "")
     work, plan = Work(config, layout), Plan(config, layout)
-    plan.environment = _opened(config.environment, environments)  # read once: runs share their games
+    games = config.environment.model_dump_json()
+    if games not in opened.environments:
+        opened.environments[games] = open_environment(config.environment)
+    plan.environment = opened.environments[games]
+    if isinstance(config.student, PretrainedStudent):
+        if config.student.path not in opened.students:
+            opened.students[config.student.path] = plan.pretrained
+        plan.pretrained = opened.students[config.student.path]
     return Member(cell, work, plan)
-
-
-def _opened(section: EnvironmentSection, environments: dict[str, Environment]) -> Environment:
-    key = section.model_dump_json()
-    if key not in environments:
-        environments[key] = open_environment(section)
-    return environments[key]
 
 
 def _refuse_twins(members: Iterable[Member]) -> None:

@@ -22,13 +22,13 @@ from pivotopd.evaluation import (
     panel_jobs,
     panel_of,
     recovery_jobs,
-    replay_rows,
     summarise_panel,
     summarise_recovery,
     unbroken,
 )
 from pivotopd.models.base import Sampling
 from pivotopd.records import Episode, Replay, Turn
+from pivotopd.replays import replay_rows
 from pivotopd.rollout import Job as EpisodeJob
 from pivotopd.rollout import Origin, Played, Player
 from pivotopd.teacher.base import Transcript

@@ -70,7 +70,7 @@ class Plan:
         if self.base is not None:
             return self.base.start()
         if isinstance(self.config.student, PretrainedStudent):
-            return self._pretrained
+            return self.pretrained
         return self.warm_start().output
 
     def warm_start(self) -> Job:
@@ -164,7 +164,7 @@ class Plan:
         return self.changed_from[0], LOOP.index(self.changed_from[1])
 
     @cached_property
-    def _pretrained(self) -> Source:
+    def pretrained(self) -> Source:
         """The model folder, named by all that makes it reply as it does: weights, settings and tokenizer."""
         assert isinstance(self.config.student, PretrainedStudent), "asked for only then"  # noqa: S101
         folder = Path(self.config.student.path)

@@ -22,7 +22,6 @@ from pivotopd.evaluation import (
     panel_jobs,
     panel_of,
     recovery_jobs,
-    replay_rows,
     summarise_panel,
     summarise_recovery,
     unbroken,
@@ -236,18 +235,6 @@ def test_a_policy_that_recovers_needs_the_distance_after_the_mistake(mistakes: l
     rate = summarise_recovery(found, replays=2)
     needed = [one.distance_after or 0 for one in mistakes]
     assert rate == RecoveryRate(2, 2, 1.0, sum(needed) / len(needed))
-    rows = replay_rows(mistakes, reversed(found))
-    assert [(row.mistake, row.replay) for row in rows] == [
-        (one.transcript.episode.episode, replay) for one in mistakes for replay in (0, 1)
-    ]
-    for row, mistake in zip(rows[::2], mistakes, strict=True):
-        assert (row.won, row.turns, row.distance_after) == (
-            True,
-            mistake.distance_after,
-            mistake.distance_after,
-        )
-        assert row.pivot_turn == mistake.turn
-        assert row.state_hash == mistake.transcript.turns[mistake.turn + 1].state_hash
 
 
 def test_replay_seeds_name_mistake_and_replay(mistakes: list[Mistake]) -> None:

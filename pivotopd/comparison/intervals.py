@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pivotopd.diagnosis.bootstrap import Interval, mean_interval
+from pivotopd.diagnosis.bootstrap import LEVEL, Interval, bootstrap_mean
 from pivotopd.seeds import rng_of
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -22,7 +22,6 @@ SUCCESS_DRAWS = 4_000
 TURNS_DRAWS = 2_000
 """The paper's numbers of draws (App. A, App. E.2)."""
 SEED = 0
-LEVEL = 0.95
 
 
 def mean_over(values: Floats, *, draws: int = SUCCESS_DRAWS) -> Interval:
@@ -33,11 +32,14 @@ def mean_over(values: Floats, *, draws: int = SUCCESS_DRAWS) -> Interval:
         draws: Bootstrap draws.
     """
     if len(values) == 1:
-        return mean_interval(values[0].tolist(), draws=draws, seed=SEED, level=LEVEL)
+        only = bootstrap_mean(values[0].tolist(), draws=draws, seed=SEED)
+        assert only is not None, "there is a cluster"  # noqa: S101
+        return only
     rng = rng_of("bootstrap over seeds", SEED)
     drawn = _drawn_rows(rng, values, draws)
     columns = rng.integers(values.shape[1], size=drawn.shape)
-    return _interval(float(values.mean()), np.take_along_axis(drawn, columns, axis=1).mean(axis=1))
+    resampled = np.take_along_axis(drawn, columns, axis=1).mean(axis=1)
+    return _interval(float(values.mean()), resampled, values.shape[1])
 
 
 def mean_by_type(values: Floats, types: Sequence[str]) -> tuple[dict[str, Interval], Interval]:
@@ -58,9 +60,9 @@ def mean_by_type(values: Floats, types: Sequence[str]) -> tuple[dict[str, Interv
         inside = np.flatnonzero(labels == name)
         columns = inside[rng.integers(len(inside), size=(SUCCESS_DRAWS, len(inside)))]
         resampled.append(np.take_along_axis(drawn, columns, axis=1).mean(axis=1))
-        by_type[name] = _interval(float(values[:, inside].mean()), resampled[-1])
+        by_type[name] = _interval(float(values[:, inside].mean()), resampled[-1], len(inside))
     mean = float(np.mean([one.mean for one in by_type.values()]))
-    return by_type, _interval(mean, np.mean(resampled, axis=0))
+    return by_type, _interval(mean, np.mean(resampled, axis=0), len(labels))
 
 
 def ratio_over(sums: Floats, counts: Floats, *, draws: int) -> Interval | None:
@@ -81,7 +83,8 @@ def ratio_over(sums: Floats, counts: Floats, *, draws: int) -> Interval | None:
     above = np.take_along_axis(sums[seeds].sum(axis=1), columns, axis=1).sum(axis=1)
     below = np.take_along_axis(counts[seeds].sum(axis=1), columns, axis=1).sum(axis=1)
     kept = below > 0
-    return _interval(float(sums.sum() / counts.sum()), above[kept] / below[kept])
+    clusters = int((counts.sum(axis=0) > 0).sum())
+    return _interval(float(sums.sum() / counts.sum()), above[kept] / below[kept], clusters)
 
 
 def _drawn_rows(rng: np.random.Generator, values: Floats, draws: int) -> Floats:
@@ -91,6 +94,6 @@ def _drawn_rows(rng: np.random.Generator, values: Floats, draws: int) -> Floats:
     return np.asarray(weights @ values, dtype=np.float64)
 
 
-def _interval(mean: float, resampled: Floats) -> Interval:
+def _interval(mean: float, resampled: Floats, clusters: int) -> Interval:
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(mean, float(low), float(high))
+    return Interval(mean, float(low), float(high), clusters)

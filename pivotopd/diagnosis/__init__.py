@@ -1,1 +1,1 @@
-"""Diagnosis: where episodes are lost, and how sure a figure about it is."""
+"""Diagnosis: where a policy fails, whether one early mistake decides, whether it recovers."""

@@ -10,11 +10,11 @@ import yaml
 from pivotopd.comparison.experiment import Cell, cells_of, load_experiment
 from pivotopd.comparison.measure import summarise
 from pivotopd.config_files import apply_overrides
-from pivotopd.errors import ConfigError, RunsFailed
-from pivotopd.records import Episode, Replay
+from pivotopd.errors import ArtifactError, ConfigError, RunsFailed
+from pivotopd.records import Replay, Turn
 from pivotopd.tracking import NoTracker
 from stages import plan as plans
-from stages.compare import Member, measure, member_of, members_of, panel_fingerprint, progress_of
+from stages.compare import Member, Opened, measure, member_of, members_of, panel_fingerprint, progress_of
 from stages.comparison_report import measured, refuse_missing, report, state_of
 from stages.metrics import metrics_of
 from tests.small_student import small_config
@@ -38,7 +38,7 @@ def members(file: Path) -> list[Member]:
 @pytest.fixture
 def member(finished: StoredRun, student: Path) -> Member:
     """The finished run as a member of a comparison."""
-    return member_of(Cell("small", 0, small_config(finished.root, student)), {})
+    return member_of(Cell("small", 0, small_config(finished.root, student)), Opened())
 
 
 # -------------------------------------------------------------------------- which runs
@@ -95,7 +95,7 @@ def test_other_panels_are_refused_with_both_fingerprints(
     with pytest.raises(ConfigError, match="play different panels") as caught:
         members(file)
     assert f"{named}: " in caught.value.what
-    pair = {panel_fingerprint(member_of(cell, {}))[:16] for cell in cells(file)}
+    pair = {panel_fingerprint(member_of(cell, Opened()))[:16] for cell in cells(file)}
     assert len(pair) == 2
     assert all(fingerprint in caught.value.what for fingerprint in pair)
 
@@ -137,14 +137,17 @@ def test_replays_are_kept_one_by_one(finished: StoredRun) -> None:
         (row.mistake, row.state_hash, row.seed) for row in after
     ]
     assert len(before) == first.manifest.counts["mistakes"], "one replay a mistake"
-    played = {episode.episode for episode in first.rows(Episode)}
-    assert {row.mistake for row in before} <= played
+    turns = {(turn.episode, turn.turn): turn for turn in first.rows(Turn)}
+    for row in before:
+        mistake, reached = turns[row.mistake, row.pivot_turn], turns[row.mistake, row.pivot_turn + 1]
+        assert row.state_hash == reached.state_hash != mistake.state_hash
+        assert row.turns <= 10 - row.pivot_turn - 1
     assert {row.policy for row in after} <= {last.manifest.inputs["policy"]}
 
 
 def test_a_longer_run_is_incomplete_and_says_how_far_it_is(finished: StoredRun, student: Path) -> None:
     config = apply_overrides(small_config(finished.root, student), ["iterations=3"])
-    member = member_of(Cell("small", 0, config), {})
+    member = member_of(Cell("small", 0, config), Opened())
     progress = progress_of(member)
     assert not progress.complete
     said = "1 of 2 evaluations, 2 of 3 updates"
@@ -157,7 +160,7 @@ def test_what_other_code_made_is_found_only_where_it_is_asked_for(
     finished: StoredRun, student: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "code_digest", lambda module: f"another {module}")
-    member = member_of(Cell("small", 0, small_config(finished.root, student)), {})
+    member = member_of(Cell("small", 0, small_config(finished.root, student)), Opened())
     assert not progress_of(member).evaluations
     found = progress_of(member, any_code=True)
     assert found.complete
@@ -172,7 +175,7 @@ def test_the_report_lies_in_the_root_and_missing_runs_are_refused_last(
     finished: StoredRun, member: Member, tmp_path: Path, student: Path
 ) -> None:
     experiment = load_experiment(written(tmp_path, student, {"small": {}, "absent": {}}))
-    absent = member_of(Cell("absent", 0, small_config(tmp_path / "root", student)), {})
+    absent = member_of(Cell("absent", 0, small_config(tmp_path / "root", student)), Opened())
     comparison, address = report(experiment, [member, absent], NoTracker(), codes={"absent-seed0": 6})
     folder = finished.root / "comparisons" / "try"
     assert address == str(folder)
@@ -180,3 +183,11 @@ def test_the_report_lies_in_the_root_and_missing_runs_are_refused_last(
     assert [run.arm for run in comparison.missing] == ["absent"]
     with pytest.raises(RunsFailed, match=r"1 of 2 runs are missing: absent seed 0: failed with exit code 6"):
         refuse_missing(comparison, address)
+
+
+def test_what_an_arm_lacks_is_said_before_any_run_starts(tmp_path: Path, student: Path) -> None:
+    arms = {"fine": {}, "other": {"student.path": str(tmp_path / "nowhere")}}
+    with pytest.raises(ArtifactError, match="no such model folder"):
+        members(written(tmp_path, student, arms))
+    with pytest.raises(ConfigError, match=r"larger"):
+        members(written(tmp_path, student, {"fine": {}, "opd": {"method": "opd"}}))
