@@ -86,10 +86,10 @@ def panel_of(tasks: Sequence[Task], count: int) -> list[Task]:
     The steps go through the tasks by type and id, so they keep the types' shares whatever the ids look like.
     """
     ordered = sorted(tasks, key=lambda task: (task.family, task.id))
-    return sorted(_at_equal_steps(ordered, count), key=lambda task: task.id)
+    return sorted(at_equal_steps(ordered, count), key=lambda task: task.id)
 
 
-def _at_equal_steps(ordered: list[T], count: int) -> list[T]:
+def at_equal_steps(ordered: list[T], count: int) -> list[T]:
     """Return ``count`` items spread over a list, or all where there are fewer."""
     if count >= len(ordered):
         return ordered
@@ -160,7 +160,7 @@ def find_mistakes(
             continue
         if mistake is not None:
             found.append(mistake)
-    return _at_equal_steps(found, limit), given_up
+    return at_equal_steps(found, limit), given_up
 
 
 def _first_mistake(environment: Environment, transcript: Transcript) -> Mistake | None:

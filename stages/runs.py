@@ -23,6 +23,7 @@ _OUTSIDE_NAME: Any = {
     "iterations": True,
     "threads": True,
     "tracking": True,
+    "diagnosis": True,
     "rollout": {"batch_episodes"},
     "teacher": set(EndpointSection.RUNNING),
     "update": {"micro_batch_tokens", "idle_limit"},
