@@ -65,7 +65,7 @@ def measured(key: str, label: str, unit: Unit, interval: Interval | None, *, pub
 
 
 def metrics(parts: Iterable[Part]) -> dict[str, float]:
-    """Return figures as flat metrics, with ``/low`` and ``/high`` where they have intervals, but no empty ones."""
+    """Return figures as flat metrics, with ``/low`` and ``/high`` of intervals; empty ones are left out."""
     found: dict[str, float] = {}
     for part in parts:
         for one in part.figures:
