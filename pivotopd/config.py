@@ -330,6 +330,8 @@ class DiagnosisSection(Section):
     """Sampling temperature of all episodes and replays."""
     repeats: Count = 8
     """Repeats of each intervention on each failed episode with a pivotal turn."""
+    forced_after: Annotated[tuple[Count, ...], Field(max_length=10)] = (1, 2, 3)
+    """Interventions after the mistake: over how many turns the oracle acts in each."""
     mistakes: str | None = None
     """Address of the `mistakes` artifact of another diagnosis; null takes the start policy's own mistakes."""
     most_mistakes: Count = 256
@@ -337,7 +339,9 @@ class DiagnosisSection(Section):
     replays: Count = 8
     """Replays of each mistake by the policy."""
     agreement_samples: Count = 5
-    """Times that the teacher labels each failed episode."""
+    """Times that the teacher labels each failed episode; one that always says the same labels it once."""
+    probability_samples: Count = 32
+    """Responses drawn at temperature 1 before each mistake, for the probability of an action."""
     draws: Count = 4000
     """Bootstrap resamples of episodes."""
     recovery_draws: Count = 2000

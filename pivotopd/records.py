@@ -1,10 +1,10 @@
 """The tables that stages exchange: one frozen dataclass and one explicit Arrow schema each.
 
-Every field states its Arrow type and meaning once, in :func:`~pivotopd.columns.column`; the schema, the writer
-and the checks are derived from it. A schema carries its name and version; a reader refuses another version, a
-missing or an extra column, and a wrong type. Token ids are int32 and are the primary record: text is derived
-from them, and text that is not valid UTF-8 is escaped and flagged, never the ids. The tables of a diagnosis are
-declared in :mod:`pivotopd.records_diagnosis`.
+Every field states its Arrow type and meaning once, in :func:`~pivotopd.columns.column`; the schema, the
+writer and the checks are derived from it. A schema carries its name and version; a reader refuses another
+version, a missing or an extra column, and a wrong type. Token ids are int32 and are the primary record: text is
+derived from them, and text that is not valid UTF-8 is escaped and flagged, never the ids. The tables of a
+diagnosis are declared in :mod:`pivotopd.records_diagnosis` and :mod:`pivotopd.records_probes`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pivotopd.columns import BOOL, BYTES, DOUBLE, IDS, INT32, INT64, NATS, TEXT, TEXTS, column
 from pivotopd.errors import ArtifactError
 from pivotopd.records_diagnosis import EpisodeReading, KnownMistake, Recovery, TurnReading
+from pivotopd.records_probes import ActionProbability, AgreementSample, Intervention
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +279,9 @@ Record = (
     | TurnReading
     | KnownMistake
     | Recovery
+    | Intervention
+    | AgreementSample
+    | ActionProbability
 )
 R = TypeVar(
     "R",
@@ -295,6 +299,9 @@ R = TypeVar(
     TurnReading,
     KnownMistake,
     Recovery,
+    Intervention,
+    AgreementSample,
+    ActionProbability,
 )
 
 

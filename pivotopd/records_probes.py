@@ -1,4 +1,4 @@
-"""The tables of a diagnosis that ask again: the policy from recorded states, and the teacher about failures."""
+"""The tables of a diagnosis that ask again: the policy in recorded states, and the teacher about failures."""
 
 from __future__ import annotations
 

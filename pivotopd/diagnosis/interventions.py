@@ -14,7 +14,6 @@ from pivotopd.diagnosis.bootstrap import Interval, bootstrap_mean
 from pivotopd.environments.base import Env, Environment, StepResult, TaskOracle
 from pivotopd.environments.replay import Reach, reach
 from pivotopd.errors import EnvironmentFault
-from pivotopd.records import Turn
 from pivotopd.records_probes import Intervention
 from pivotopd.rollout import Forced, Job, Origin, Played, Start
 from pivotopd.seeds import rng_of, seed_of
@@ -118,7 +117,7 @@ def trials_of(
         how: How a recorded state is reached.
     """
     return [
-        _trial(case, name, repeat, _start(case.transcript, turn, how), forced, seed)
+        _trial(case, name, repeat, start_at(case.transcript, turn, how), forced, seed)
         for case in cases
         for name, turn, forced in _plans(environment, case, after, seed)
         for repeat in range(repeats)
@@ -154,8 +153,8 @@ def _trial(case: Case, name: str, repeat: int, start: Start, forced: Forced | No
     return Trial(case, name, repeat, job)
 
 
-def _start(transcript: Transcript, turn: int, how: Reach) -> Start:
-    """Return the recorded state before a turn; it may be one past the last."""
+def start_at(transcript: Transcript, turn: int, how: Reach) -> Start:
+    """Return the recorded state before a turn as a start; the turn may be one past the last."""
 
     def open_at(env: Env) -> StepResult:
         return reach(env, transcript.task, transcript.episode.seed, transcript.turns, turn, how)
@@ -225,13 +224,15 @@ def summarise(
 
     Args:
         rows: Outcomes of trials.
-        names: Interventions to report; one without any row has no success.
+        names: Interventions to report, and no others; one without any row has no success.
         draws: Resamples of the interval.
         seed: Seed of the resamples.
     """
     won: dict[str, dict[str, list[bool]]] = {name: defaultdict(list) for name in names}
     broken = dict.fromkeys(names, 0)
     for row in rows:
+        if row.intervention not in won:
+            continue
         if row.error is None:
             won[row.intervention][row.episode].append(row.won)
         else:
@@ -244,53 +245,3 @@ def summarise(
             InterventionRate(name, trials, broken[name], bootstrap_mean(shares, draws=draws, seed=seed))
         )
     return rates
-
-
-def recorded_jobs(cases: Sequence[Case], how: Reach) -> list[Job]:
-    """Return jobs that start as the intervention ``none`` and then do what was recorded.
-
-    A state that was restored truly ends each of them as it was recorded: see :func:`differences`.
-    """
-    return [
-        Job(
-            f"recorded/{case.transcript.episode.episode}",
-            case.transcript.task,
-            f"recorded/{case.transcript.episode.episode}",
-            0,
-            case.transcript.episode.seed,
-            _start(case.transcript, case.pivot + 1, how),
-            forced=_repeating(case.transcript.turns),
-        )
-        for case in cases
-    ]
-
-
-def _repeating(turns: Sequence[Turn]) -> Forced:
-    return lambda env, turn: turns[turn].action if turn < len(turns) else None
-
-
-def differences(cases: Sequence[Case], played: Iterable[Played]) -> list[str]:
-    """Return, by episode, in what the replays of :func:`recorded_jobs` differ from the record."""
-    found = {one.episode.episode: one for one in played}
-    texts = []
-    for case in cases:
-        name = case.transcript.episode.episode
-        difference = _difference(case, found[f"recorded/{name}"])
-        if difference is not None:
-            texts.append(f"{name}: {difference}")
-    return texts
-
-
-def _difference(case: Case, now: Played) -> str | None:
-    then, rest = case.transcript.episode, case.transcript.turns[case.pivot + 1 :]
-    if now.episode.error is not None:
-        return now.episode.error
-    for recorded, turn in zip(rest, now.turns, strict=False):
-        for name in ("observation", "state_hash", "next_observation", "reward"):
-            if getattr(recorded, name) != getattr(turn, name):
-                return f"another {name} at turn {turn.turn}"
-    if len(now.turns) != len(rest):
-        return f"{case.pivot + 1 + len(now.turns)} turns, recorded {len(case.transcript.turns)}"
-    if (now.episode.won, now.episode.termination) != (then.won, then.termination):
-        return f"it ends with {now.episode.termination}, recorded {then.termination}"
-    return None

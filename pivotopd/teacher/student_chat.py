@@ -25,7 +25,7 @@ class Student:
 class StudentChat:
     """Answers with a student.
 
-    A request's seed is made of its text, so an answer does not depend on what else is asked.
+    A request's seed is made of its text and number, so an answer does not depend on what else is asked.
 
     Args:
         student: The policy.
@@ -62,4 +62,6 @@ class StudentChat:
         return answers
 
     def _seed(self, ask: Ask) -> int:
-        return seed_of("teacher", self.run_seed, hashlib.sha256(ask.prompt.encode()).hexdigest())
+        text = hashlib.sha256(ask.prompt.encode()).hexdigest()
+        further = (ask.sample,) if ask.sample else ()
+        return seed_of("teacher", self.run_seed, text, *further)
