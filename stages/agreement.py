@@ -11,7 +11,7 @@ from pivotopd.diagnosis.figures import Part, measured, metrics, to_json
 from pivotopd.records_probes import AgreementSample
 from pivotopd.teacher.registry import make_teacher
 from pivotopd.teacher.student_chat import Student
-from stages.cases import cases_of, split_of
+from stages.cases import cases_of
 from stages.metrics import metrics_text
 from stages.work import Job, Ledger, Stopwatch, Work
 
@@ -23,9 +23,8 @@ def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; only a student that teaches draws with the seed."""
     found: dict[str, Any] = {
         "teacher": config.teacher_reads,
-        "diagnosis": config.diagnosis.model_dump(
-            mode="json", include={"split", "agreement_samples", "draws", "seed"}
-        ),
+        "split": config.diagnosis_split,
+        "diagnosis": config.diagnosis.model_dump(mode="json", include={"agreement_samples", "draws", "seed"}),
         "environment": config.environment.model_dump(mode="json", include={"engine", "wording", "history"}),
     }
     return {**found, "seed": config.seed} if isinstance(config.teacher, SelfSection) else found
@@ -35,7 +34,7 @@ def run(work: Work, job: Job) -> Artifact:
     """Let the teacher read the panel's failed episodes and publish how often it finds the pivot."""
     config, watch = work.config, Stopwatch()
     with watch.phase("read"):
-        cases = cases_of(work.input(job, "panel"), work.environment, split_of(config))
+        cases = cases_of(work.input(job, "panel"), work.environment, config.diagnosis_split)
     policy = job.inputs.get("policy")  # there where the student teaches
     ledger = Ledger(work.engine(policy)) if policy else None
     student = Student(work.engine(policy), work.policy(policy).codec) if policy else None

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import RunConfig
 from pivotopd.diagnosis.interventions import Case
 from pivotopd.diagnosis.pivots import PIVOTAL
 from pivotopd.environments.base import Environment
 from pivotopd.records_diagnosis import EpisodeReading, TurnReading
 from stages.transcripts import transcripts_of
-
-
-def split_of(config: RunConfig) -> str:
-    """Return the split that a diagnosis plays."""
-    return config.diagnosis.split or config.environment.valid_split
 
 
 def cases_of(panel: Artifact, environment: Environment, split: str) -> list[Case]:

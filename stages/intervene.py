@@ -23,7 +23,7 @@ from pivotopd.models.base import Sampling
 from pivotopd.records_probes import Intervention
 from pivotopd.rollout import Job as EpisodeJob
 from pivotopd.rollout import Origin, Played, Player
-from stages.cases import cases_of, split_of
+from stages.cases import cases_of
 from stages.metrics import metrics_text
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
@@ -49,9 +49,10 @@ def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration."""
     return {
         "run": config.name,
+        "split": config.diagnosis_split,
         "diagnosis": config.diagnosis.model_dump(
             mode="json",
-            include={"split", "temperature", "repeats", "forced_after", "most_mistakes", "draws", "seed"},
+            include={"temperature", "repeats", "forced_after", "most_mistakes", "draws", "seed"},
         ),
         "reach": config.recovery.reach,
         "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
@@ -65,7 +66,7 @@ def run(work: Work, job: Job) -> Artifact:
     config, watch = work.config.diagnosis, Stopwatch()
     how, names = work.config.recovery.reach, interventions_of(config.forced_after)
     with watch.phase("read"):
-        found = cases_of(work.input(job, "panel"), work.environment, split_of(work.config))
+        found = cases_of(work.input(job, "panel"), work.environment, work.config.diagnosis_split)
         cases = at_equal_steps(found, config.most_mistakes)
     engine = work.engine(job.inputs["policy"])
     ledger, player = Ledger(engine), _player(work, job)
@@ -115,7 +116,7 @@ def _player(work: Work, job: Job) -> Player:
             work.layout.run,
             job.iteration or 0,
             policy.digest,
-            work.environment.data_fingerprint(split_of(config)),
+            work.environment.data_fingerprint(config.diagnosis_split),
         ),
     )
 

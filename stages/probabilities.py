@@ -25,7 +25,6 @@ from pivotopd.records import Episode, Turn
 from pivotopd.records_diagnosis import KnownMistake
 from pivotopd.records_probes import ActionProbability
 from pivotopd.rollout import Origin
-from stages.cases import split_of
 from stages.metrics import metrics_text
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
@@ -48,8 +47,9 @@ def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration."""
     return {
         "run": config.name,
+        "split": config.diagnosis_split,
         "diagnosis": config.diagnosis.model_dump(
-            mode="json", include={"split", "probability_samples", "draws", "seed"}
+            mode="json", include={"probability_samples", "draws", "seed"}
         ),
         "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
         "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
@@ -78,7 +78,7 @@ def run(work: Work, job: Job) -> Artifact:
                 work.layout.run,
                 job.iteration or 0,
                 policy.digest,
-                work.environment.data_fingerprint(split_of(work.config)),
+                work.environment.data_fingerprint(work.config.diagnosis_split),
             ),
         )
     part = part_of(rows, before, samples=config.probability_samples, draws=config.draws, seed=config.seed)
@@ -103,7 +103,7 @@ def _contexts(work: Work, job: Job) -> list[Context]:
         list(artifact.rows(KnownMistake)),
         list(artifact.rows(Episode)),
         list(artifact.rows(Turn)),
-        work.environment.tasks(split_of(work.config)),
+        work.environment.tasks(work.config.diagnosis_split),
         artifact.uri,
     )
     return [context_of(work.environment, one.transcript, one.turn) for one in mistakes]

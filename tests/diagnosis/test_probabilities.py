@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from pivotopd.diagnosis.probabilities import (
     wilson,
 )
 from pivotopd.errors import ArtifactError
-from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest
+from pivotopd.models.base import Completion, Nats, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import make_policy
 from pivotopd.models.tiny import build_model
 from pivotopd.models.transformers_engine import TransformersEngine
@@ -220,7 +221,7 @@ def test_scores_are_of_the_recorded_thought(contexts: list[Context]) -> None:
         assert row.mistake == context.row.action
 
 
-def test_a_real_models_draws_behind_a_thought_are_as_likely_as_its_scores_say() -> None:
+def test_a_real_models_score_of_an_action_is_the_sum_over_its_tokens() -> None:
     tokenizer = play.codec().tokenizer
     policy = make_policy(build_model(TinyStudent(layers=1, hidden=16, heads=2, kv_heads=1, intermediate=16),
                                      tokenizer, 0), tokenizer)  # fmt: skip
@@ -230,15 +231,12 @@ def test_a_real_models_draws_behind_a_thought_are_as_likely_as_its_scores_say() 
     found = action_tokens(ids, WORDING, play.codec())
     assert found is not None
     (nats,) = engine.score([ScoreRequest(prompt, ids)])
-    start, stop = int(np.flatnonzero(found.mask)[0]), int(np.flatnonzero(found.mask)[-1]) + 1
-    behind = [*prompt, *ids[:start]]
-    count = 1000
-    requests = [Request(behind, seed_of("test", number)) for number in range(count)]
-    drawn: list[Completion] = engine.generate(requests, Sampling(1.0, 1))
-    first = sum(one.response_ids[0] == ids[start] for one in drawn) / count
-    share = math.exp(nats[start])
-    assert abs(first - share) < 4 * math.sqrt(share * (1 - share) / count)
-    assert found.nats(nats) == pytest.approx(float(nats[start:stop].sum()), abs=1e-4)
+    with torch.inference_mode():
+        logits = policy.model(torch.tensor([[*prompt, *ids]])).logits[0].double()
+    expected = 0.0
+    for place in np.flatnonzero(found.mask):
+        expected += float(logits[len(prompt) + place - 1].log_softmax(-1)[ids[place]])
+    assert found.nats(nats) == pytest.approx(expected, abs=1e-4)
 
 
 # ---------------------------------------------------------------------- summaries
