@@ -410,6 +410,11 @@ class RunConfig(Section):
         return value
 
     @property
+    def diagnosis_split(self) -> str:
+        """Split that a diagnosis plays."""
+        return self.diagnosis.split or self.environment.valid_split
+
+    @property
     def teacher_reads(self) -> dict[str, Any]:
         """What decides a teacher's answers: its section without what only says how it is reached."""
         outside = self.teacher.RUNNING if isinstance(self.teacher, EndpointSection) else frozenset()

@@ -2,8 +2,8 @@
 
 Every field states its Arrow type and meaning once, in :func:`~pivotopd.columns.column`; the schema, the
 writer and the checks are derived from it. A schema carries its name and version; a reader refuses another
-version, a missing or an extra column, and a wrong type. Token ids are int32 and are the primary record: text is
-derived from them, and text that is not valid UTF-8 is escaped and flagged, never the ids. The tables of a
+version, a missing or an extra column, and a wrong type. Token ids are int32 and are the primary record: text
+is derived from them, and text that is not valid UTF-8 is escaped and flagged, never the ids. The tables of a
 diagnosis are declared in :mod:`pivotopd.records_diagnosis` and :mod:`pivotopd.records_probes`.
 """
 

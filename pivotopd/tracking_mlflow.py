@@ -81,7 +81,14 @@ class MlflowTracker:
         return self._run.run_id if self._run else None
 
     def start(
-        self, name: str, *, experiment: str, tags: Mapping[str, str], config: Mapping[str, Any], run_uri: str
+        self,
+        name: str,
+        *,
+        experiment: str,
+        tags: Mapping[str, str],
+        config: Mapping[str, Any],
+        run_uri: str,
+        parent_uri: str | None = None,
     ) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         for key, value in QUIET.items():
@@ -96,6 +103,8 @@ class MlflowTracker:
         self._run = run = _Run(run_uri)
         params = flatten(config)
         self._outbox.put(lambda: self._open(run, name, tags, parent=None))
+        if parent_uri is not None:
+            self._outbox.put(lambda: self._place_below(run, parent_uri))
         self._outbox.put(lambda: self._log_params(run, params))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -112,6 +121,11 @@ class MlflowTracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
         self._outbox.put(lambda: self._connect().log_text(run.opened, text, path))
+
+    def log_files(self, folder: Path) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: self._connect().log_artifacts(run.opened, str(folder)))
 
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -152,13 +166,7 @@ class MlflowTracker:
     def _open(self, run: _Run, name: str, tags: Mapping[str, str], parent: _Run | None) -> None:
         """Find the run of an identity, or create it."""
         client, experiment_id = self._connect(), self._find_experiment()
-        quote = '"' if "'" in run.identity else "'"
-        found = client.search_runs(
-            [experiment_id],
-            filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{run.identity}{quote}",
-            max_results=1,
-            order_by=["attributes.start_time DESC"],
-        )
+        found = self._search(run.identity)
         wanted = {clean_name(key): str(value)[:TAG_CHARACTERS] for key, value in tags.items()}
         wanted[RUN_URI_TAG] = run.identity
         if parent is not None:
@@ -172,6 +180,22 @@ class MlflowTracker:
         else:
             created = client.create_run(experiment_id, tags=wanted, run_name=name)
             run.run_id = str(created.info.run_id)
+
+    def _search(self, identity: str) -> Sequence[Any]:
+        """Return the newest run of an identity, if there is one."""
+        quote = '"' if "'" in identity else "'"
+        found: Sequence[Any] = self._connect().search_runs(
+            [self._find_experiment()],
+            filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{identity}{quote}",
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+        return found
+
+    def _place_below(self, run: _Run, parent_uri: str) -> None:
+        """Show a run below another one of the experiment, where that is tracked."""
+        for parent in self._search(parent_uri):
+            self._connect().set_tag(run.opened, "mlflow.parentRunId", str(parent.info.run_id))
 
     def _find_experiment(self) -> str:
         if self._experiment_id is None:

@@ -26,17 +26,12 @@ def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration."""
     return {
         "run": config.name,
-        "split": split_of(config),
+        "split": config.diagnosis_split,
         "diagnosis": config.diagnosis.model_dump(
             mode="json", include={"tasks", "samples", "temperature", "seed", "draws"}
         ),
         **playing_reads(config),
     }
-
-
-def split_of(config: RunConfig) -> str:
-    """Return the split that a diagnosis plays."""
-    return config.diagnosis.split or config.environment.valid_split
 
 
 def playing_reads(config: RunConfig) -> dict[str, Any]:
@@ -52,7 +47,7 @@ def playing_reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Play the panel, read it, and publish episodes, readings and figures."""
-    config, watch, split = work.config.diagnosis, Stopwatch(), split_of(work.config)
+    config, watch, split = work.config.diagnosis, Stopwatch(), work.config.diagnosis_split
     tasks = panel_of(work.environment.tasks(split), config.tasks)
     ledger = Ledger(work.engine(job.inputs["policy"]))
     player = player_of(work, job, split, config.temperature)

@@ -19,7 +19,6 @@ from pivotopd.diagnosis.mistakes import (
 )
 from pivotopd.records import Episode, Turn
 from pivotopd.records_diagnosis import EpisodeReading, KnownMistake
-from stages.diagnose import split_of
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
 from stages.work import Job, Stopwatch, Work
@@ -30,7 +29,7 @@ TABLES = (Episode, Turn, KnownMistake)
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; a given set's address is no part of what it is."""
     return {
-        "split": split_of(config),
+        "split": config.diagnosis_split,
         "most": config.diagnosis.most_mistakes,
         "environment": config.environment.model_dump(
             mode="json", include={"name", "engine", "wording", "max_turns"}
@@ -40,7 +39,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Make or copy the set and publish it."""
-    watch, split = Stopwatch(), split_of(work.config)
+    watch, split = Stopwatch(), work.config.diagnosis_split
     basis = basis_of(work.environment, split, work.config.environment.max_turns)
     last = 0
     with watch.phase("read"):

@@ -14,7 +14,7 @@ from pivotopd.diagnosis.recovery import recoveries, recovery_jobs, recovery_part
 from pivotopd.evaluation import unbroken
 from pivotopd.records import Episode, Turn
 from pivotopd.records_diagnosis import KnownMistake, Recovery
-from stages.diagnose import playing_reads, split_of
+from stages.diagnose import playing_reads
 from stages.figures import write_part
 from stages.playing import play_all, player_of
 from stages.work import Job, Ledger, Stopwatch, Work
@@ -26,7 +26,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration."""
     return {
         "run": config.name,
-        "split": split_of(config),
+        "split": config.diagnosis_split,
         "diagnosis": config.diagnosis.model_dump(
             mode="json", include={"replays", "temperature", "seed", "recovery_draws"}
         ),
@@ -37,7 +37,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Replay the mistakes with the policy and publish what became of them."""
-    config, watch, split = work.config.diagnosis, Stopwatch(), split_of(work.config)
+    config, watch, split = work.config.diagnosis, Stopwatch(), work.config.diagnosis_split
     max_turns = work.config.environment.max_turns
     ledger = Ledger(work.engine(job.inputs["policy"]))
     player = player_of(work, job, split, config.temperature)
@@ -71,7 +71,7 @@ def run(work: Work, job: Job) -> Artifact:
 
 def mistakes_of(work: Work, job: Job) -> list[Mistake]:
     """Return the set of a job's input ``mistakes``, checked against the present games and engine."""
-    artifact, split = work.input(job, "mistakes"), split_of(work.config)
+    artifact, split = work.input(job, "mistakes"), work.config.diagnosis_split
     known = artifact.rows(KnownMistake)
     check_basis(known, basis_of(work.environment, split, work.config.environment.max_turns), artifact.uri)
     tasks = work.environment.tasks(split)

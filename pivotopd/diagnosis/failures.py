@@ -82,7 +82,7 @@ def failures_part(
         notes.append("No failure holds a pivotal mistake.")
     if unjudged:
         notes.append(
-            f"{unjudged} failures are not judged: the oracle's search was given up; they only count as failures."
+            f"{unjudged} failures are not judged: the oracle gave its search up. They count as failed."
         )
     if turns:
         notes.append(

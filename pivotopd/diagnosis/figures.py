@@ -6,9 +6,9 @@ Every part's stage writes its figures as ``figures.json`` and, flattened, as met
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pivotopd.diagnosis.bootstrap import Interval
 
@@ -83,6 +83,10 @@ def to_json(part: Part) -> str:
 
 def from_json(text: str) -> Part:
     """Read what :func:`to_json` wrote."""
-    data = json.loads(text)
+    return part_from(json.loads(text))
+
+
+def part_from(data: Mapping[str, Any]) -> Part:
+    """Return a part of its plain values."""
     figures = tuple(Figure(**one) for one in data["figures"])
     return Part(data["name"], data["title"], figures, tuple(data["notes"]))
