@@ -7,12 +7,12 @@ from typing import Any
 from pivotopd.artifacts import Artifact
 from pivotopd.config import OracleSection, RunConfig, SelfSection
 from pivotopd.diagnosis.agreement import Agreement, read_samples, samples_of, summarise
-from pivotopd.diagnosis.figures import Part, measured, metrics, to_json
+from pivotopd.diagnosis.figures import Part, measured
 from pivotopd.records_probes import AgreementSample
 from pivotopd.teacher.registry import make_teacher
 from pivotopd.teacher.student_chat import Student
 from stages.cases import cases_of
-from stages.metrics import metrics_text
+from stages.figures import write_part
 from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (AgreementSample,)
@@ -52,8 +52,7 @@ def run(work: Work, job: Job) -> Artifact:
     part = part_of(found, isinstance(config.teacher, OracleSection))
     with work.begin(job) as writer:
         writer.write_rows(AgreementSample, rows)
-        writer.write_log("figures.json", to_json(part))
-        writer.write_log("metrics.json", metrics_text(metrics([part])))
+        write_part(writer, part)
         return writer.publish(
             counts={
                 "cases": len(cases),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.diagnosis.figures import Figure, Part, measured, metrics, to_json
+from pivotopd.diagnosis.figures import Figure, Part, measured
 from pivotopd.diagnosis.interventions import (
     OTHER_TURN,
     Case,
@@ -19,13 +19,12 @@ from pivotopd.diagnosis.interventions import (
 )
 from pivotopd.diagnosis.restored import check_restored, recorded_jobs
 from pivotopd.evaluation import at_equal_steps
-from pivotopd.models.base import Sampling
 from pivotopd.records_probes import Intervention
-from pivotopd.rollout import Job as EpisodeJob
-from pivotopd.rollout import Origin, Played, Player
 from stages.cases import cases_of
-from stages.metrics import metrics_text
-from stages.work import GAMES, Job, Ledger, Stopwatch, Work
+from stages.diagnose import playing_reads
+from stages.figures import write_part
+from stages.playing import play_all, player_of
+from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (Intervention,)
 LABELS: Final = {
@@ -55,9 +54,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
             include={"temperature", "repeats", "forced_after", "most_mistakes", "draws", "seed"},
         ),
         "reach": config.recovery.reach,
-        "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
-        "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
-        "dtype": config.update.dtype,
+        **playing_reads(config),
     }
 
 
@@ -69,7 +66,8 @@ def run(work: Work, job: Job) -> Artifact:
         found = cases_of(work.input(job, "panel"), work.environment, work.config.diagnosis_split)
         cases = at_equal_steps(found, config.most_mistakes)
     engine = work.engine(job.inputs["policy"])
-    ledger, player = Ledger(engine), _player(work, job)
+    ledger = Ledger(engine)
+    player = player_of(work, job, work.config.diagnosis_split, config.temperature)
     with watch.phase("check"):
         check_restored(cases, list(player.play(recorded_jobs(cases, how))))
     trials = trials_of(
@@ -81,14 +79,13 @@ def run(work: Work, job: Job) -> Artifact:
         how=how,
     )
     with watch.phase("play"):
-        played = _play(work, player, [trial.job for trial in trials])
+        played = play_all(work, player, [trial.job for trial in trials], "replays with interventions")
     rows = outcomes(trials, played, player.origin)
     rates = summarise(rows, names, draws=config.draws, seed=config.seed)
     part = part_of(rates, found, cases)
     with work.begin(job) as writer:
         writer.write_rows(Intervention, rows)
-        writer.write_log("figures.json", to_json(part))
-        writer.write_log("metrics.json", metrics_text(metrics([part])))
+        write_part(writer, part)
         return writer.publish(
             counts={
                 "cases": len(cases),
@@ -101,32 +98,6 @@ def run(work: Work, job: Job) -> Artifact:
             },
             seconds=watch.seconds,
         )
-
-
-def _player(work: Work, job: Job) -> Player:
-    config, policy = work.config, job.inputs["policy"]
-    return Player(
-        work.environment,
-        work.prompter(policy),
-        work.engine(policy),
-        Sampling(config.diagnosis.temperature, config.rollout.response_tokens),
-        config.environment.max_turns,
-        config.rollout.batch_episodes,
-        Origin(
-            work.layout.run,
-            job.iteration or 0,
-            policy.digest,
-            work.environment.data_fingerprint(config.diagnosis_split),
-        ),
-    )
-
-
-def _play(work: Work, player: Player, jobs: Sequence[EpisodeJob]) -> list[Played]:
-    played: list[Played] = []
-    for one in player.play(jobs):
-        played.append(one)
-        work.progress("replays with interventions", len(played), len(jobs))
-    return played
 
 
 def part_of(rates: Sequence[InterventionRate], found: Sequence[Case], cases: Sequence[Case]) -> Part:

@@ -7,13 +7,11 @@ from typing import Any, Final
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.diagnosis.figures import Figure, Part, measured, metrics, to_json
-from pivotopd.diagnosis.mistakes import load_mistakes
+from pivotopd.diagnosis.figures import Figure, Part, measured
 from pivotopd.diagnosis.probabilities import (
     ACTIONS,
     Action,
     ActionShare,
-    Context,
     ask,
     change_of,
     context_of,
@@ -21,12 +19,12 @@ from pivotopd.diagnosis.probabilities import (
     wilson,
 )
 from pivotopd.models.base import Sampling
-from pivotopd.records import Episode, Turn
-from pivotopd.records_diagnosis import KnownMistake
 from pivotopd.records_probes import ActionProbability
 from pivotopd.rollout import Origin
-from stages.metrics import metrics_text
-from stages.work import GAMES, Job, Ledger, Stopwatch, Work
+from stages.diagnose import playing_reads
+from stages.figures import write_part
+from stages.recovery_check import mistakes_of
+from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (ActionProbability,)
 TEMPERATURE: Final = 1.0
@@ -51,9 +49,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
         "diagnosis": config.diagnosis.model_dump(
             mode="json", include={"probability_samples", "draws", "seed"}
         ),
-        "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
-        "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
-        "dtype": config.update.dtype,
+        **playing_reads(config),
     }
 
 
@@ -62,7 +58,7 @@ def run(work: Work, job: Job) -> Artifact:
     config, watch = work.config.diagnosis, Stopwatch()
     policy = job.inputs["policy"]
     with watch.phase("read"):
-        contexts = _contexts(work, job)
+        contexts = [context_of(work.environment, one.transcript, one.turn) for one in mistakes_of(work, job)]
         before = list(work.input(job, "start").rows(ActionProbability)) if "start" in job.inputs else None
     engine = work.engine(policy)
     ledger = Ledger(engine)
@@ -84,8 +80,7 @@ def run(work: Work, job: Job) -> Artifact:
     part = part_of(rows, before, samples=config.probability_samples, draws=config.draws, seed=config.seed)
     with work.begin(job) as writer:
         writer.write_rows(ActionProbability, rows)
-        writer.write_log("figures.json", to_json(part))
-        writer.write_log("metrics.json", metrics_text(metrics([part])))
+        write_part(writer, part)
         return writer.publish(
             counts={
                 "contexts": len(rows),
@@ -95,18 +90,6 @@ def run(work: Work, job: Job) -> Artifact:
             },
             seconds=watch.seconds,
         )
-
-
-def _contexts(work: Work, job: Job) -> list[Context]:
-    artifact = work.input(job, "mistakes")
-    mistakes = load_mistakes(
-        list(artifact.rows(KnownMistake)),
-        list(artifact.rows(Episode)),
-        list(artifact.rows(Turn)),
-        work.environment.tasks(work.config.diagnosis_split),
-        artifact.uri,
-    )
-    return [context_of(work.environment, one.transcript, one.turn) for one in mistakes]
 
 
 def part_of(
