@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pivotopd.config import EnvironmentSection
 from pivotopd.diagnosis.bootstrap import Interval
 from pivotopd.diagnosis.interventions import (
     Case,
@@ -21,7 +23,7 @@ from pivotopd.diagnosis.interventions import (
 )
 from pivotopd.diagnosis.pivots import PIVOTAL, read_episode
 from pivotopd.diagnosis.restored import check_restored, differences, recorded_jobs
-from pivotopd.environments.alfworld.environment import AlfworldOracle
+from pivotopd.environments.alfworld.environment import AlfworldEnvironment, AlfworldOracle
 from pivotopd.environments.base import Env
 from pivotopd.environments.replay import Reach
 from pivotopd.errors import ReplayDivergence, SearchLimit
@@ -303,3 +305,20 @@ def test_an_environment_without_states_ends_a_forced_replay_with_a_reason(cases:
     with pytest.raises(Exception, match="needs the environment's state"):
         trial.job.forced(blind, trial.case.pivot)
     assert trial.job.forced(blind, trial.case.pivot + 1) is None
+
+
+def test_recorded_failures_of_official_games_are_reproduced(shared_data: Path) -> None:
+    section = EnvironmentSection(prompt="compact", games=str(shared_data / "alfworld"))
+    official = AlfworldEnvironment(section)
+    jobs = play.jobs_of(official.tasks("valid_seen")[::70], samples=4)
+    one = play.player(play.wander, env=official, max_turns=LIMIT)
+    found = {result.episode.episode: result for result in one.play(jobs)}
+    cases = []
+    for job in jobs:
+        reading = read_episode(official, play.transcript(job.task, found[job.episode]))
+        if reading.kind == "after_pivot" and reading.pivot is not None:
+            cases.append(Case(reading.transcript, reading.pivot, frozenset({reading.pivot})))
+    assert len(cases) >= 2
+    for how in WAYS:
+        again = play.player(play.refuse, env=official, max_turns=LIMIT).play(recorded_jobs(cases, how))
+        assert differences(cases, again) == []
