@@ -165,7 +165,7 @@ def show_report(artifact: Artifact) -> None:
     console.print(heading(report.subject))
     for part in report.parts:
         table = Table(title=part.title, title_justify="left", caption="\n".join(part.notes) or None)
-        names = columns(report)
+        names = columns(report, part)
         for place, name in enumerate(names):
             table.add_column(name, justify="left" if place in (0, len(names) - 1) else "right")
         for row in rows(report, part):

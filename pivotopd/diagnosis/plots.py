@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Final
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
 from pivotopd.diagnosis.figures import Part
 from pivotopd.diagnosis.recovery import recovered_within
@@ -16,6 +18,7 @@ from pivotopd.records_diagnosis import EpisodeReading, Recovery
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LABEL_CHARACTERS: Final = 36
 BLUE: Final = "#2563a8"
 GREY: Final = "#8a8f98"
 KINDS: Final = {
@@ -52,6 +55,7 @@ def plot_recovery(
             label = f"shortest way, mean {mean:.1f}"
             axes.axvline(mean, color="black", linewidth=0.8, linestyle=":", label=label)
         axes.set_xlim(0, max_turns)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylim(0, 100)
         axes.yaxis.set_major_formatter("{x:.0f} %")
         axes.legend(frameon=False)
@@ -69,14 +73,15 @@ def plot_interventions(part: Part, path: Path) -> None:
     """
     found = [one for one in part.figures if one.unit == "share"]
     shown = [one for one in found if one.value is not None]
-    canvas, axes = _axes("success", "", rows=0.8 + 0.4 * len(shown))
+    canvas, axes = _axes("success", "", rows=0.8 + 0.5 * len(shown))
     for place, one in enumerate(reversed(shown)):
         value = 100 * (one.value or 0.0)
         axes.barh(place, value, color=BLUE, height=0.6)
         if one.low is not None and one.high is not None:
             axes.plot([100 * one.low, 100 * one.high], [place, place], color="black", linewidth=1.2)
+        axes.text(value + 1, place + 0.12, f"{value:.1f} %", va="bottom", fontsize=8)
     if shown:
-        axes.set_yticks(range(len(shown)), [one.label for one in reversed(shown)])
+        axes.set_yticks(range(len(shown)), [fill(one.label, LABEL_CHARACTERS) for one in reversed(shown)])
         axes.set_xlim(0, 100)
         axes.xaxis.set_major_formatter("{x:.0f} %")
     else:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pivotopd.diagnosis.figures import Figure, Part, part_from
 
 COLUMNS = ("", "start policy", "this policy", "95 % interval", "over", "published (other models)")
-"""Columns of a part's table; the second only where another policy than the start policy is diagnosed."""
+"""Columns of a part's table; the second only where the start policy is another one and was measured too."""
 
 EXPLANATION = (
     "Intervals: 95 %, percentile bootstrap over episodes, or over mistakes for recovery. An empty cell (-) "
@@ -81,17 +81,22 @@ def heading(subject: Subject) -> str:
     return f"Diagnosis of {subject.run}, {which}"
 
 
-def columns(report: Report) -> tuple[str, ...]:
+def columns(report: Report, part: Part) -> tuple[str, ...]:
     """Return the columns of a part's table."""
-    return COLUMNS if report.start else (COLUMNS[0], *COLUMNS[2:])
+    return COLUMNS if _has_start(report, part) else (COLUMNS[0], *COLUMNS[2:])
+
+
+def _has_start(report: Report, part: Part) -> bool:
+    return any(one.key in report.start for one in part.figures)
 
 
 def rows(report: Report, part: Part) -> list[tuple[str, ...]]:
     """Return a part's table, a row a figure, cells as text."""
     found = []
+    compared = _has_start(report, part)
     for one in part.figures:
         before = report.start.get(one.key)
-        start = (shown(before.value, before.unit) if before else "-",) if report.start else ()
+        start = (shown(before.value, before.unit) if before else "-",) if compared else ()
         over = "" if one.count is None else f"{one.count}"
         found.append((one.label, *start, shown(one.value, one.unit), _interval(one), over, one.published))
     return found
@@ -106,7 +111,7 @@ def shown(value: float | None, unit: str) -> str:
     if unit == "turns":
         return f"{value:.1f}"
     if unit == "probability":
-        return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.1e}"
+        return f"{value:.3f}" if abs(value) >= 0.001 or value == 0 else f"{value:.1e}"
     return f"{value:.0f}"
 
 
@@ -135,7 +140,7 @@ def markdown(report: Report, images: Mapping[str, str]) -> str:
         EXPLANATION,
     ]
     for part in report.parts:
-        names = columns(report)
+        names = columns(report, part)
         lines += [
             "",
             f"## {part.title}",

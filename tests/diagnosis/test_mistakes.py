@@ -7,13 +7,21 @@ from dataclasses import replace
 import pytest
 
 from pivotopd.config import EnvironmentSection
-from pivotopd.diagnosis.mistakes import Mistake, find_mistakes
+from pivotopd.diagnosis.mistakes import (
+    Mistake,
+    basis_of,
+    check_basis,
+    find_mistakes,
+    load_mistakes,
+    recorded,
+)
 from pivotopd.diagnosis.recovery import RecoveryRate, recovery_jobs, summarise_recovery
 from pivotopd.environments.alfworld.environment import AlfworldEnvironment, AlfworldOracle
 from pivotopd.environments.base import Task
 from pivotopd.environments.replay import Reach
-from pivotopd.errors import SearchLimit
-from pivotopd.records import Episode
+from pivotopd.errors import ArtifactError, SearchLimit
+from pivotopd.records import Episode, Turn
+from pivotopd.records_diagnosis import KnownMistake
 from pivotopd.rollout import Job, Played
 from pivotopd.seeds import seed_of
 from pivotopd.teacher.base import Transcript
@@ -196,3 +204,76 @@ def test_each_mistake_counts_the_same_however_often_it_was_replayed() -> None:
     assert summarise_recovery(replays[1:3], replays=2) == RecoveryRate(1, 2, 0.0, None)
     assert summarise_recovery([], replays=2) is None
     assert recovery_jobs([], replays=2, seed=0, how="replay") == []
+
+
+# ---------------------------------------------------------------------- a stored set
+
+BASIS = basis_of(play.environment(), "valid", 10)
+
+
+def stored(mistakes: list[Mistake]) -> tuple[list[KnownMistake], list[Episode], list[Turn]]:
+    known = [recorded(one, play.environment(), BASIS) for one in mistakes]
+    turns = [turn for one in mistakes for turn in one.transcript.turns[: one.turn + 2]]
+    return known, [one.transcript.episode for one in mistakes], turns
+
+
+def test_a_stored_mistake_names_the_right_action_and_its_states(mistakes: list[Mistake]) -> None:
+    for one, row in zip(mistakes, stored(mistakes)[0], strict=True):
+        turns = one.transcript.turns
+        assert (row.mistake, row.turn, row.action) == (
+            one.transcript.episode.episode, one.turn, turns[one.turn].action,
+        )  # fmt: skip
+        assert row.state_hash == turns[one.turn + 1].state_hash
+        assert row.distance_after == one.distance_after
+        env = play.environment().open()
+        env.load(one.transcript.task, turns[one.turn].snapshot or b"")
+        assert row.oracle_action != row.action
+        env.step(row.oracle_action or "")
+        oracle = play.environment().oracle(one.transcript.task)
+        assert oracle.distance(play.dumped(env)) == row.distance_before - 1
+
+
+def test_a_stored_mistake_is_the_same_without_snapshots(mistakes: list[Mistake]) -> None:
+    one = mistakes[0]
+    turns = [replace(turn, snapshot=None) for turn in one.transcript.turns]
+    bare = replace(one, transcript=replace(one.transcript, turns=turns))
+    assert recorded(bare, play.environment(), BASIS) == stored(mistakes)[0][0]
+
+
+def test_a_set_survives_its_rows(mistakes: list[Mistake]) -> None:
+    known, episodes, turns = stored(mistakes)
+    found = load_mistakes(known[::-1], episodes, turns[::-1], TASKS, "here")
+    assert [(one.transcript.episode, one.turn, one.distance_after) for one in found] == [
+        (one.transcript.episode, one.turn, one.distance_after) for one in mistakes
+    ]
+    jobs = recovery_jobs(found, replays=2, seed=0, how="replay")
+    again = recovery_jobs(mistakes, replays=2, seed=0, how="replay")
+    assert [(job.episode, job.seed) for job in jobs] == [(job.episode, job.seed) for job in again]
+    for job in jobs:
+        assert job.start is not None
+        job.start.open_at(play.environment().open())  # the reached state is compared with the record
+
+
+def test_a_set_of_other_games_engine_or_turn_limit_is_refused(mistakes: list[Mistake]) -> None:
+    known, _, _ = stored(mistakes)
+    check_basis(known, replace(BASIS, split="a name changes nothing"), "here")
+    for changes in ({"environment": "x"}, {"data_fingerprint": "y" * 64}, {"max_turns": 11}):
+        other = replace(BASIS, **changes)  # type: ignore[arg-type]  # fields by name
+        with pytest.raises(ArtifactError, match=BASIS.fingerprint) as caught:
+            check_basis(known, other, "the address")
+        assert other.fingerprint in str(caught.value)
+        assert str(next(iter(changes.values())))[:12] in str(caught.value)
+        assert caught.value.where == "the address"
+        assert caught.value.exit_code == 3
+
+
+def test_a_damaged_set_is_refused(mistakes: list[Mistake]) -> None:
+    known, episodes, turns = stored(mistakes)
+    other = [replace(task, content_hash="other") for task in TASKS]
+    with pytest.raises(ArtifactError, match="same content"):
+        load_mistakes(known, episodes, turns, other, "here")
+    for broken in ([], turns[1:], [replace(turn, action="?") for turn in turns]):
+        with pytest.raises(ArtifactError, match="missing or are not those"):
+            load_mistakes(known, episodes, broken, TASKS, "here")
+    with pytest.raises(ArtifactError, match="missing or are not those"):
+        load_mistakes(known, [], turns, TASKS, "here")
