@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,7 +96,6 @@ def _is_model(folder: Path) -> bool:
 
 def _for_model(folder: Path, file: str | None, overrides: list[str]) -> RunConfig:
     """Return the configuration of the run in which a model folder is diagnosed."""
-    from pivotopd.config import PretrainedStudent
     from pivotopd.config_files import load_config
     from pivotopd.errors import ArtifactError
     from stages.runs import named
@@ -106,8 +106,8 @@ def _for_model(folder: Path, file: str | None, overrides: list[str]) -> RunConfi
             where=str(folder),
             mend="with --config, give a folder with config, safetensors weights and tokenizer",
         )
-    student = PretrainedStudent(path=str(folder.resolve()))
-    return named(load_config(file, overrides).model_copy(update={"student": student}))
+    path = json.dumps(str(folder.resolve()))  # quoted as YAML reads it
+    return named(load_config(file, [*overrides, "student.kind=pretrained", f"student.path={path}"]))
 
 
 def _made_run(config: RunConfig) -> str:
