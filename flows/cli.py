@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from flows.compare_cli import compare
+from flows.diagnose_cli import diagnose
 from flows.doctor_cli import doctor
 from flows.games_cli import games_app
 from flows.inspect_cli import inspect
@@ -46,6 +47,7 @@ app.command(rich_help_panel="Runs")(train)
 app.command(rich_help_panel="Runs")(stage)
 app.command(rich_help_panel="Runs")(evaluate)
 app.command(rich_help_panel="Runs")(compare)
+app.command(rich_help_panel="Runs")(diagnose)
 app.command(rich_help_panel="Runs")(inspect)
 app.add_typer(games_app, name="games")
 app.command(rich_help_panel="Help")(config)

@@ -15,7 +15,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 
 def stage(
     name: Annotated[
-        str, typer.Argument(help="rollout, label, recover, update, evaluate, skills or warm_start.")
+        str,
+        typer.Argument(
+            help="rollout, label, recover, update, evaluate, skills, warm_start, or a part of a diagnosis: "
+            "diagnose, mistakes, intervene, recovery_check, agreement, probabilities, diagnosis_report."
+        ),
     ],
     run: RunOption,
     iteration: Annotated[

@@ -97,7 +97,7 @@ def jobs_of(plan: Plan) -> list[Job]:
 
 
 @contextmanager
-def tracked(work: Work, evaluation: Job | None = None) -> Iterator[Tracker]:
+def tracked(work: Work, evaluation: Job | None = None, *, below: bool = False) -> Iterator[Tracker]:
     """Open the run in MLflow and say there how it ended.
 
     A preempted run, or one that was interrupted, is killed; one whose stage failed is failed.
@@ -106,9 +106,10 @@ def tracked(work: Work, evaluation: Job | None = None) -> Iterator[Tracker]:
         work: The run.
         evaluation: Given for an evaluation asked for afterwards: it gets a run of its own, since its games
             and settings may be others than the training's.
+        below: Show that run below the training's.
     """
     status: RunStatus = "FAILED"
-    tracker = _start_tracker(work, evaluation)
+    tracker = _start_tracker(work, evaluation, below=below)
     try:
         yield tracker
         status = "FINISHED"
@@ -122,7 +123,7 @@ def tracked(work: Work, evaluation: Job | None = None) -> Iterator[Tracker]:
         tracker.finish(status)
 
 
-def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
+def _start_tracker(work: Work, evaluation: Job | None, *, below: bool) -> Tracker:
     """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
     config = work.config
     tracker = open_tracker(config.tracking, config.root)
@@ -136,6 +137,7 @@ def _start_tracker(work: Work, evaluation: Job | None) -> Tracker:
         tags=_tags(work, trains=evaluation is None),
         config=config.model_dump(mode="json"),
         run_uri=address,
+        parent_uri=work.layout.uri if below else None,
     )
     tracker.log_text("config.yaml", dump_config(config))
     templates = work.store.read_text(work.layout.templates)

@@ -331,6 +331,17 @@ class Artifact:
         return self.store.join(f"{self.path}/{stored.path}")
 
 
+def artifact_at(uri: str) -> Artifact:
+    """Return the artifact at an address: its folder, whose name is its digest.
+
+    Raises:
+        ArtifactError: There is none.
+    """
+    folder, _, digest = uri.rstrip("/").rpartition("/")
+    root, _, name = folder.rpartition("/")
+    return Store(root or ("/" if uri.startswith("/") else ".")).require(name or ".", digest)
+
+
 def content_folder(folder: Path) -> Path:
     """Return the model folder inside a local checkpoint's folder; any other folder as it is."""
     inside = sorted(folder.glob("content-*")) if (folder / MANIFEST).is_file() else []

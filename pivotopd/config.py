@@ -348,6 +348,39 @@ class EvaluationSection(Section):
     """Seed of the panel's episodes, apart from the run's, so that all runs are measured alike."""
 
 
+class DiagnosisSection(Section):
+    """Diagnosis: where a policy fails, whether one early mistake decides, whether it recovers."""
+
+    split: str | None = None
+    """Split that is played; null takes environment.valid_split."""
+    tasks: Count = 140
+    """Tasks of the panel, at equal steps through the split by task type and id (valid_seen has 140)."""
+    samples: Count = 1
+    """Episodes a task."""
+    temperature: NonNegative = 0.4
+    """Sampling temperature of all episodes and replays."""
+    repeats: Count = 8
+    """Repeats of each intervention on each failed episode with a pivotal turn."""
+    forced_after: Annotated[tuple[Count, ...], Field(max_length=10)] = (1, 2, 3)
+    """Interventions after the mistake: over how many turns the oracle acts in each."""
+    mistakes: str | None = None
+    """Address of the `mistakes` artifact of another diagnosis; null takes the start policy's own mistakes."""
+    most_mistakes: Count = 256
+    """Most mistakes in the set, and most episodes with interventions, at equal steps where there are more."""
+    replays: Count = 8
+    """Replays of each mistake by the policy."""
+    agreement_samples: Count = 5
+    """Times that the teacher labels each failed episode; one that always says the same labels it once."""
+    probability_samples: Count = 32
+    """Responses drawn at temperature 1 before each mistake, for the probability of an action."""
+    draws: Count = 4000
+    """Bootstrap resamples of episodes."""
+    recovery_draws: Count = 2000
+    """Bootstrap resamples of mistakes, for recovery."""
+    seed: int = 0
+    """Seed of episodes, replays, drawn turns and resamples, apart from the run's."""
+
+
 class TrackingSection(Section):
     """Where MLflow keeps runs."""
 
@@ -394,6 +427,8 @@ class RunConfig(Section):
     """Update stage."""
     evaluation: EvaluationSection = EvaluationSection()
     """Evaluation stage."""
+    diagnosis: DiagnosisSection = DiagnosisSection()
+    """Diagnosis, asked for by `pivotopd diagnose`; training does none."""
     tracking: TrackingSection = TrackingSection()
     """MLflow."""
 
@@ -404,6 +439,11 @@ class RunConfig(Section):
         if isinstance(value, dict) and isinstance(value.get("method"), str):
             return {**value, "method": {"name": value["method"]}}
         return value
+
+    @property
+    def diagnosis_split(self) -> str:
+        """Split that a diagnosis plays."""
+        return self.diagnosis.split or self.environment.valid_split
 
     @property
     def teacher_reads(self) -> dict[str, Any]:

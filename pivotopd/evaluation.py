@@ -1,43 +1,23 @@
-"""Evaluation: a fixed panel of tasks, and recovery from recorded pivotal mistakes.
-
-The paper's protocol (App. E.2) in a small form; see docs/method.md, Evaluation and recovery rate.
+"""Evaluation: a fixed panel of tasks. Recovery from mistakes is in :mod:`pivotopd.diagnosis`.
 
 The panel is taken at equal steps from the tasks by type and id, so it never depends on machine, worker or
-file order. The mistakes are the first oracle-pivotal turns of the start policy's failed episodes; every
-policy replays the same ones.
+file order.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pivotopd.environments.base import Env, Environment, StepResult, Task
-from pivotopd.environments.replay import Reach, reach
+from pivotopd.environments.base import Task
 from pivotopd.errors import EnvironmentFault
 from pivotopd.records import Turn
-from pivotopd.rollout import Job, Played, Start
+from pivotopd.rollout import Job, Played
 from pivotopd.seeds import seed_of
-from pivotopd.teacher.base import Transcript
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """A recorded pivotal mistake: the first turn of an episode after which the distance grew.
-
-    Attributes:
-        transcript: The episode.
-        turn: Index of the pivotal turn.
-        distance_after: Shortest remaining turns after it; None when it made the task unsolvable.
-    """
-
-    transcript: Transcript
-    turn: int
-    distance_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +43,19 @@ class Panel:
     valid_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRate:
-    """Recovery from mistakes: each mistake counts the same.
-
-    Attributes:
-        mistakes: Number of mistakes.
-        replays: Replays a mistake.
-        rate: Mean over mistakes of the share of replays that were won.
-        turns_mean: Mean turns from the mistake to success among won replays; None without any.
-    """
-
-    mistakes: int
-    replays: int
-    rate: float
-    turns_mean: float | None
-
-
 def panel_of(tasks: Sequence[Task], count: int) -> list[Task]:
     """Return a fixed panel, by id: ``count`` tasks at equal steps, all where there are fewer.
 
     The steps go through the tasks by type and id, so they keep the types' shares whatever the ids look like.
     """
     ordered = sorted(tasks, key=lambda task: (task.family, task.id))
-    return sorted(_at_equal_steps(ordered, count), key=lambda task: task.id)
+    return sorted(at_equal_steps(ordered, count), key=lambda task: task.id)
 
 
-def _at_equal_steps(ordered: list[T], count: int) -> list[T]:
+def at_equal_steps(ordered: Sequence[T], count: int) -> list[T]:
     """Return ``count`` items spread over a list, or all where there are fewer."""
     if count >= len(ordered):
-        return ordered
+        return list(ordered)
     return [ordered[place * len(ordered) // count] for place in range(count)]
 
 
@@ -134,76 +97,6 @@ def summarise_panel(played: Iterable[Played]) -> Panel:
     )
 
 
-def find_mistakes(
-    environment: Environment, transcripts: Iterable[Transcript], *, limit: int, also_won: bool = False
-) -> tuple[list[Mistake], int]:
-    """Return the first oracle-pivotal turn of each failed episode, at equal steps where they are too many.
-
-    Args:
-        environment: Gives the oracles.
-        transcripts: The episodes.
-        limit: Most mistakes.
-        also_won: Look at won episodes too.
-
-    Returns:
-        The mistakes, by episode id, and the number of episodes that the oracle could not judge.
-    """
-    found: list[Mistake] = []
-    given_up = 0
-    for transcript in sorted(transcripts, key=lambda one: one.episode.episode):
-        if transcript.episode.won and not also_won:
-            continue
-        try:
-            mistake = _first_mistake(environment, transcript)
-        except EnvironmentFault:
-            given_up += 1
-            continue
-        if mistake is not None:
-            found.append(mistake)
-    return _at_equal_steps(found, limit), given_up
-
-
-def _first_mistake(environment: Environment, transcript: Transcript) -> Mistake | None:
-    """Return the first pivotal turn after which the episode went on, or None."""
-    oracle = environment.oracle(transcript.task)
-    previous: int | None = None
-    for index, turn in enumerate(transcript.turns):
-        if turn.snapshot is None:
-            return None
-        distance = oracle.distance(turn.snapshot)
-        if index and previous is not None and (distance is None or distance > previous):
-            return Mistake(transcript, index - 1, distance)
-        if distance is None:
-            return None
-        previous = distance
-    return None
-
-
-def recovery_jobs(mistakes: Sequence[Mistake], *, replays: int, seed: int, how: Reach) -> list[Job]:
-    """Return the jobs that replay each mistake and let the policy go on alone."""
-    jobs = []
-    for mistake in mistakes:
-        episode = mistake.transcript.episode
-        start = Start(mistake.transcript.turns[: mistake.turn + 1], _opener(mistake, how))
-        for replay in range(replays):
-            name = f"recovery/{episode.task}/{episode.sample:02d}/{replay:02d}"
-            job_seed = seed_of("recovery replay", seed, episode.task, episode.sample, replay)
-            jobs.append(
-                Job(name, mistake.transcript.task, f"recovery/{episode.episode}", replay, job_seed, start)
-            )
-    return jobs
-
-
-def _opener(mistake: Mistake, how: Reach) -> Callable[[Env], StepResult]:
-    """Return what brings an instance to the state after the mistake, checked against the record."""
-    transcript = mistake.transcript
-
-    def open_at(env: Env) -> StepResult:
-        return reach(env, transcript.task, transcript.episode.seed, transcript.turns, mistake.turn + 1, how)
-
-    return open_at
-
-
 def unbroken(played: Iterable[Played], what: str) -> list[Played]:
     """Return episodes by id, none of which the environment may have broken off.
 
@@ -223,17 +116,3 @@ def unbroken(played: Iterable[Played], what: str) -> list[Played]:
             mend="the environment or its data is damaged, or changed since what it replays was recorded",
         )
     return found
-
-
-def summarise_recovery(played: Iterable[Played], *, replays: int) -> RecoveryRate | None:
-    """Return the recovery rate, or None when there was no mistake to replay."""
-    won: dict[str, list[bool]] = defaultdict(list)
-    lengths: list[int] = []
-    for one in played:
-        won[one.episode.group].append(one.episode.won)
-        if one.episode.won:
-            lengths.append(one.episode.turns)
-    if not won:
-        return None
-    rate = sum(sum(flags) / len(flags) for flags in won.values()) / len(won)
-    return RecoveryRate(len(won), replays, rate, sum(lengths) / len(lengths) if lengths else None)

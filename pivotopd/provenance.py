@@ -40,6 +40,7 @@ NEUTRAL = frozenset(
         "pivotopd.tracking",
         "pivotopd.tracking_mlflow",
         "stages.command",
+        "stages.diagnosis_plan",
         "stages.metrics",
         "stages.plan",
         "stages.runner",

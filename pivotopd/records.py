@@ -1,37 +1,25 @@
 """The tables that stages exchange: one frozen dataclass and one explicit Arrow schema each.
 
-Every field states its Arrow type and meaning once, in :func:`column`; the schema, the writer and the checks
-are derived from it. A schema carries its name and version; a reader refuses another version, a missing or an
-extra column, and a wrong type. Token ids are int32 and are the primary record: text is derived from them, and
-text that is not valid UTF-8 is escaped and flagged, never the ids.
+Every field states its Arrow type and meaning once, in :func:`~pivotopd.columns.column`; the schema, the
+writer and the checks are derived from it. A schema carries its name and version; a reader refuses another
+version, a missing or an extra column, and a wrong type. Token ids are int32 and are the primary record: text
+is derived from them, and text that is not valid UTF-8 is escaped and flagged, never the ids. The tables of a
+diagnosis are declared in :mod:`pivotopd.records_diagnosis` and :mod:`pivotopd.records_probes`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
+from pivotopd.columns import BOOL, BYTES, DOUBLE, IDS, INT32, INT64, NATS, TEXT, TEXTS, column
 from pivotopd.errors import ArtifactError
-
-INT32 = pa.int32()
-INT64 = pa.int64()
-FLOAT = pa.float32()
-DOUBLE = pa.float64()
-TEXT = pa.string()
-BYTES = pa.binary()
-BOOL = pa.bool_()
-IDS = pa.list_(pa.field("item", pa.int32(), nullable=False))
-NATS = pa.list_(pa.field("item", pa.float32(), nullable=False))
-TEXTS = pa.list_(pa.field("item", pa.string(), nullable=False))
-
-
-def column(kind: pa.DataType, doc: str, *, nullable: bool = False) -> Any:
-    """Declare a field of a record: its Arrow type, its meaning, and whether it may be null."""
-    return field(metadata={"arrow": kind, "doc": doc, "nullable": nullable})
+from pivotopd.records_diagnosis import EpisodeReading, KnownMistake, Recovery, TurnReading
+from pivotopd.records_probes import ActionProbability, AgreementSample, Intervention
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,7 @@ class Turn:
     episode: str = column(TEXT, "id of the episode")
     group: str = column(TEXT, "id of the group")
     turn: int = column(INT32, "index of the turn in its episode, from 0; on a branch pivot turn + depth")
-    source: str = column(TEXT, "rollout or recovery")
+    source: str = column(TEXT, "rollout or recovery; forced: not the policy's own, in diagnosis only")
     seed: int = column(INT64, "seed of this response's random draws")
     prompt_ids: Sequence[int] = column(IDS, "token ids of the prompt, without any hint")
     shown_pairs: int = column(INT32, "earlier observation/action pairs in the prompt, the latest ones")
@@ -86,7 +74,7 @@ class Turn:
         NATS, "log-probability of each response token under the policy and prompt that sampled it"
     )
     temperature: float = column(DOUBLE, "sampling temperature; log-probabilities are at this temperature")
-    finish_reason: str = column(TEXT, "stop, or length when the response was cut")
+    finish_reason: str = column(TEXT, "stop; length: the response was cut; forced: there is none")
     instruction: str = column(TEXT, "the task as the student was told it")
     observation: str = column(TEXT, "what the student saw before the response")
     admissible: Sequence[str] | None = column(TEXTS, "admissible actions before the response", nullable=True)
@@ -332,6 +320,13 @@ Record = (
     | Skill
     | SkillUse
     | Replay
+    | EpisodeReading
+    | TurnReading
+    | KnownMistake
+    | Recovery
+    | Intervention
+    | AgreementSample
+    | ActionProbability
 )
 R = TypeVar(
     "R",
@@ -347,6 +342,13 @@ R = TypeVar(
     Skill,
     SkillUse,
     Replay,
+    EpisodeReading,
+    TurnReading,
+    KnownMistake,
+    Recovery,
+    Intervention,
+    AgreementSample,
+    ActionProbability,
 )
 
 

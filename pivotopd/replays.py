@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pivotopd.evaluation import Mistake
+from pivotopd.diagnosis.mistakes import Mistake
 from pivotopd.records import Replay
 from pivotopd.rollout import Played
 

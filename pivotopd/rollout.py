@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pivotopd.agent.prompting import Prompt, Prompter
-from pivotopd.environments.base import Env, Environment, PlayedTurn, StepResult, Task
+from pivotopd.environments.base import Env, Environment, PlayedTurn, Reply, StepResult, Task
 from pivotopd.errors import EnvironmentFault
 from pivotopd.models.base import Completion, Generator, Request, Sampling
 from pivotopd.records import Episode, Turn
 from pivotopd.seeds import seed_of
+
+Forced = Callable[[Env, int], str | None]
+"""What to do at a turn in place of asking the policy, from the environment and the index; None asks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to play; ``skills`` stand in its prompts."""
+    """One episode to play.
+
+    Attributes:
+        episode: Its id.
+        task: The task.
+        group: Id of its group.
+        sample: Its index in the group.
+        seed: Decides its random draws.
+        start: Where it begins; None is the task's beginning.
+        skills: Skills that stand in its prompts.
+        forced: Takes over single turns; their rows have the source ``forced`` and no tokens.
+    """
 
     episode: str
     task: Task
@@ -42,6 +56,7 @@ class Job:
     seed: int
     start: Start | None = None
     skills: tuple[str, ...] = ()
+    forced: Forced | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,20 @@ class _Live:
     turn: int
     turns: list[Turn] = field(default_factory=list)
     prompt: Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """What is done at a turn, and the tokens that said so; a forced one has none."""
+
+    source: str
+    reply: Reply
+    prompt_ids: Sequence[int] = ()
+    response_ids: Sequence[int] = ()
+    logprobs_nats: Sequence[float] = ()
+    finish_reason: str = "forced"
+    text: str = ""
+    escaped: bool = False
 
 
 @dataclass
@@ -133,56 +162,84 @@ class Player:
             if job.start is None:
                 return _Live(job, env, env.reset(job.task, job.seed), [], 0)
             pairs = [(turn.observation, turn.action) for turn in job.start.turns]
-            return _Live(job, env, job.start.open_at(env), pairs, len(pairs))
+            one = _Live(job, env, job.start.open_at(env), pairs, len(pairs))
         except EnvironmentFault as fault:
             env.close()
             return Played(self._episode(job, [], None, "environment_error", str(fault)), ())
+        over = self._over(one)
+        return one if over is None else self._end(one, over)
 
     def _round(self, live: list[_Live]) -> tuple[list[_Live], list[Played]]:
         """Give every live episode one turn; return those that go on and those that ended."""
         ended: list[Played] = []
         asking: list[_Live] = []
+        moves: list[tuple[_Live, _Move]] = []
         for one in live:
-            one.prompt = self.prompter.plain(
-                self.environment.instruction(one.job.task),
-                one.pairs,
-                one.turn,
-                one.result.observation,
-                one.result.admissible,
-                one.job.skills,
-            )
+            try:
+                action = one.job.forced(one.env, one.turn) if one.job.forced else None
+            except EnvironmentFault as fault:
+                ended.append(self._end(one, "environment_error", str(fault)))
+                continue
+            if action is not None:
+                moves.append((one, _Move("forced", Reply(action, committed=True, valid=True, thought=""))))
+                continue
+            one.prompt = self._prompt(one)
             if one.prompt is None:
                 ended.append(self._end(one, "prompt_too_long"))
             else:
                 asking.append(one)
-        requests = [
-            Request(one.prompt.ids, seed_of("response", one.job.seed, one.turn))
-            for one in asking
-            if one.prompt
-        ]
-        completions = self.generator.generate(requests, self.sampling) if requests else []
-        self.counts.rounds += bool(requests)
+        moves += zip(asking, self._ask(asking), strict=True)
         going: list[_Live] = []
-        for one, request, completion in zip(asking, requests, completions, strict=True):
+        for one, move in moves:
             try:
-                termination = self._step(one, request, completion)
+                self._step(one, move)
             except EnvironmentFault as fault:
                 ended.append(self._end(one, "environment_error", str(fault)))
                 continue
+            termination = self._over(one)
             if termination is None:
                 going.append(one)
             else:
                 ended.append(self._end(one, termination))
         return going, ended
 
-    def _step(self, one: _Live, request: Request, completion: Completion) -> str | None:
-        """Send the response's action; returns why the episode ended, or None."""
-        assert one.prompt is not None, "it was asked with one"  # noqa: S101 - a defect of the caller
-        before, snapshot, state_hash = one.result, one.env.dump(), one.env.state_hash()
+    def _prompt(self, one: _Live) -> Prompt | None:
+        return self.prompter.plain(
+            self.environment.instruction(one.job.task),
+            one.pairs,
+            one.turn,
+            one.result.observation,
+            one.result.admissible,
+            one.job.skills,
+        )
+
+    def _ask(self, asking: Sequence[_Live]) -> list[_Move]:
+        """Return the policy's move in each episode, all of one batch of requests."""
+        requests = [Request(one.prompt.ids, _response_seed(one)) for one in asking if one.prompt]
+        completions = self.generator.generate(requests, self.sampling) if requests else []
+        self.counts.rounds += bool(requests)
+        return [
+            self._move(request, completion) for request, completion in zip(requests, completions, strict=True)
+        ]
+
+    def _move(self, request: Request, completion: Completion) -> _Move:
         text, escaped = self.prompter.codec.decode(completion.response_ids.tolist())
-        reply = self.prompter.wording.parse(text)
+        return _Move(
+            "rollout",
+            self.prompter.wording.parse(text),
+            request.prompt_ids,
+            completion.response_ids.tolist(),
+            completion.logprobs_nats.tolist(),
+            completion.finish_reason,
+            text,
+            escaped,
+        )
+
+    def _step(self, one: _Live, move: _Move) -> None:
+        """Send a move's action and keep the row."""
+        before, snapshot, state_hash = one.result, one.env.dump(), one.env.state_hash()
         self.counts.env_steps += 1
-        after = one.env.step(reply.action)
+        after = one.env.step(move.reply.action)
         one.turns.append(
             Turn(
                 run=self.origin.run,
@@ -190,22 +247,22 @@ class Player:
                 episode=one.job.episode,
                 group=one.job.group,
                 turn=one.turn,
-                source="rollout",
-                seed=request.seed,
-                prompt_ids=request.prompt_ids,
-                shown_pairs=len(one.prompt.view.history),
-                response_ids=completion.response_ids.tolist(),
-                behaviour_logprobs_nats=completion.logprobs_nats.tolist(),
+                source=move.source,
+                seed=_response_seed(one),
+                prompt_ids=move.prompt_ids,
+                shown_pairs=len(one.prompt.view.history) if one.prompt else 0,
+                response_ids=move.response_ids,
+                behaviour_logprobs_nats=move.logprobs_nats,
                 temperature=self.sampling.temperature,
-                finish_reason=completion.finish_reason,
+                finish_reason=move.finish_reason,
                 instruction=self.environment.instruction(one.job.task),
                 observation=before.observation,
                 admissible=before.admissible,
-                response_text=text,
-                text_escaped=escaped,
-                action=reply.action,
-                committed=reply.committed,
-                valid=reply.valid,
+                response_text=move.text,
+                text_escaped=move.escaped,
+                action=move.reply.action,
+                committed=move.reply.committed,
+                valid=move.reply.valid,
                 reward=after.reward,
                 state_hash=state_hash,
                 snapshot=snapshot,
@@ -216,12 +273,15 @@ class Player:
                 hinted_prompt_ids=None,
             )
         )
-        one.pairs.append((before.observation, reply.action))
+        one.pairs.append((before.observation, move.reply.action))
         one.result = after
         one.turn += 1
-        if after.won:
+
+    def _over(self, one: _Live) -> str | None:
+        """Return why an episode is over where it stands, or None."""
+        if one.result.won:
             return "won"
-        if after.done:
+        if one.result.done:
             return "done"
         return "turn_limit" if one.turn >= self.max_turns else None
 
@@ -254,6 +314,10 @@ class Player:
             data_fingerprint=self.origin.data_fingerprint,
             policy=self.origin.policy,
         )
+
+
+def _response_seed(one: _Live) -> int:
+    return seed_of("response", one.job.seed, one.turn)
 
 
 def _shuffled(tasks: Sequence[Task], run_seed: int, lap: int) -> list[Task]:

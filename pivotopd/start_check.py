@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from pivotopd.agent.prompting import Prompter
+from pivotopd.diagnosis.mistakes import find_mistakes
+from pivotopd.diagnosis.recovery import RecoveryRate, recovery_jobs, summarise_recovery
 from pivotopd.environments.base import Environment, Task
-from pivotopd.evaluation import (
-    RecoveryRate,
-    find_mistakes,
-    panel_jobs,
-    recovery_jobs,
-    summarise_panel,
-    summarise_recovery,
-    unbroken,
-)
+from pivotopd.evaluation import panel_jobs, summarise_panel, unbroken
 from pivotopd.models.base import Generator, Request, Sampling
 from pivotopd.rollout import Job, Origin, Played, Player
 from pivotopd.seeds import rng_of, seed_of

@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pivotopd.blobs import Blobs
@@ -30,7 +31,14 @@ class Tracker(Protocol):
     """A sink for one run's metrics, texts and lineage; no method raises because the sink fails."""
 
     def start(
-        self, name: str, *, experiment: str, tags: Mapping[str, str], config: Mapping[str, Any], run_uri: str
+        self,
+        name: str,
+        *,
+        experiment: str,
+        tags: Mapping[str, str],
+        config: Mapping[str, Any],
+        run_uri: str,
+        parent_uri: str | None = None,
     ) -> None:
         """Open the run, or the one that an earlier process opened for the same ``run_uri``.
 
@@ -40,6 +48,7 @@ class Tracker(Protocol):
             tags: Method, seed, configuration digest, commit and the like.
             config: The resolved configuration; logged as flat parameters.
             run_uri: Address of the run in the store: its identity across restarts.
+            parent_uri: Address of the run that it belongs to: shown below that one where that is tracked.
         """
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -58,6 +67,9 @@ class Tracker(Protocol):
 
     def log_text(self, path: str, text: str) -> None:
         """Attach a text file, such as ``config.yaml`` or a report, to the run."""
+
+    def log_files(self, folder: Path) -> None:
+        """Attach the files of a local folder, such as plots; it must stay while the process lives."""
 
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """Open (or open again) a run below this one, such as an evaluation; already started."""
@@ -79,7 +91,14 @@ class NoTracker:
     """Keeps nothing: ``tracking.enabled: false``."""
 
     def start(
-        self, name: str, *, experiment: str, tags: Mapping[str, str], config: Mapping[str, Any], run_uri: str
+        self,
+        name: str,
+        *,
+        experiment: str,
+        tags: Mapping[str, str],
+        config: Mapping[str, Any],
+        run_uri: str,
+        parent_uri: str | None = None,
     ) -> None:
         """Do nothing."""
 
@@ -90,6 +109,9 @@ class NoTracker:
         """Do nothing."""
 
     def log_text(self, path: str, text: str) -> None:
+        """Do nothing."""
+
+    def log_files(self, folder: Path) -> None:
         """Do nothing."""
 
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:

@@ -82,7 +82,14 @@ class MlflowTracker:
         return self._run.run_id if self._run else None
 
     def start(
-        self, name: str, *, experiment: str, tags: Mapping[str, str], config: Mapping[str, Any], run_uri: str
+        self,
+        name: str,
+        *,
+        experiment: str,
+        tags: Mapping[str, str],
+        config: Mapping[str, Any],
+        run_uri: str,
+        parent_uri: str | None = None,
     ) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         for key, value in QUIET.items():
@@ -97,6 +104,8 @@ class MlflowTracker:
         self._run = run = _Run(run_uri)
         params = flatten(config)
         self._outbox.put(lambda: self._open(run, name, tags, parent=None))
+        if parent_uri is not None:
+            self._outbox.put(lambda: self._place_below(run, parent_uri))
         self._outbox.put(lambda: self._log_params(run, params))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -113,6 +122,11 @@ class MlflowTracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
         self._outbox.put(lambda: self._connect().log_text(run.opened, text, path))
+
+    def log_files(self, folder: Path) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: self._connect().log_artifacts(run.opened, str(folder)))
 
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -192,6 +206,11 @@ class MlflowTracker:
             order_by=["attributes.start_time DESC"],
         )
         return found
+
+    def _place_below(self, run: _Run, parent_uri: str) -> None:
+        """Show a run below another one of the experiment, where that is tracked."""
+        for parent in self._search(parent_uri):
+            self._connect().set_tag(run.opened, "mlflow.parentRunId", str(parent.info.run_id))
 
     def _find_experiment(self) -> str:
         if self._experiment_id is None:

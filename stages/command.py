@@ -13,13 +13,18 @@ from pivotopd.errors import ConfigError
 from pivotopd.exits import run_command
 from pivotopd.progress import Progress, silent
 from pivotopd.threads import set_threads
+from stages.diagnosis_plan import STAGES as DIAGNOSIS_STAGES
+from stages.diagnosis_plan import DiagnosisPlan
 from stages.metrics import metrics_of
 from stages.plan import LOOP, Plan
 from stages.runner import describe, perform
 from stages.runs import rerun
 from stages.work import Job
 
-STAGES = ("warm_start", "skills", *LOOP, "evaluate")
+STAGES = ("warm_start", "skills", *LOOP, "evaluate", *DIAGNOSIS_STAGES)
+OF_A_POLICY = ("evaluate", *DIAGNOSIS_STAGES)
+"""Stages of a policy rather than of an iteration: there is one more of them than there are iterations."""
+
 
 RunOption = Annotated[str, typer.Option("--run", help="Address of the run: ROOT/NAME.")]
 IterationOption = Annotated[
@@ -55,7 +60,7 @@ def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
             f"stage {stage} belongs to an iteration", where="--iteration", mend="give --iteration N"
         )
     planned = plan.config.iterations
-    if iteration > planned or (iteration == planned and stage != "evaluate"):
+    if iteration > planned or (iteration == planned and stage not in OF_A_POLICY):
         raise ConfigError(
             f"the run has {planned} iterations, counted from 0; there is no {stage} of iteration {iteration}",
             where="--iteration",
@@ -63,6 +68,8 @@ def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
         )
     if stage == "evaluate":
         return plan.evaluate(iteration)
+    if stage in DIAGNOSIS_STAGES:
+        return DiagnosisPlan(plan).job(stage, iteration)
     if stage not in plan.stages():
         raise ConfigError(
             f"method {plan.config.method.name} with these settings has no stage {stage}",

@@ -13,26 +13,16 @@ from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
+from pivotopd.diagnosis.mistakes import Mistake, find_mistakes
+from pivotopd.diagnosis.recovery import RecoveryRate, recovery_jobs, summarise_recovery
 from pivotopd.environments.base import Task
-from pivotopd.evaluation import (
-    Mistake,
-    Panel,
-    RecoveryRate,
-    find_mistakes,
-    panel_jobs,
-    panel_of,
-    recovery_jobs,
-    summarise_panel,
-    summarise_recovery,
-    unbroken,
-)
-from pivotopd.models.base import Sampling
+from pivotopd.evaluation import Panel, panel_jobs, panel_of, summarise_panel, unbroken
 from pivotopd.records import Episode, Replay, Turn
 from pivotopd.replays import replay_rows
-from pivotopd.rollout import Job as EpisodeJob
-from pivotopd.rollout import Origin, Played, Player
+from pivotopd.rollout import Played
 from pivotopd.teacher.base import Transcript
 from stages.metrics import metrics_text
+from stages.playing import play_all, player_of
 from stages.transcripts import transcripts_of
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
@@ -57,9 +47,9 @@ def run(work: Work, job: Job) -> Artifact:
     tasks = panel_of(work.environment.tasks(split), config.tasks)
     engine = work.engine(job.inputs["policy"])
     ledger = Ledger(engine)
-    player = _player(work, job, split)
+    player = player_of(work, job, split, config.temperature)
     with watch.phase("panel"):
-        played = _play(
+        played = play_all(
             work, player, panel_jobs(tasks, samples=config.samples, seed=config.seed), "panel episodes"
         )
     panel = summarise_panel(played)
@@ -71,7 +61,7 @@ def run(work: Work, job: Job) -> Artifact:
             jobs = recovery_jobs(
                 mistakes, replays=config.recovery_replays, seed=config.seed, how=work.config.recovery.reach
             )
-            replayed = unbroken(_play(work, player, jobs, "recovery replays"), "recovery replays")
+            replayed = unbroken(play_all(work, player, jobs, "recovery replays"), "recovery replays")
             rate = summarise_recovery(replayed, replays=config.recovery_replays)
             replays = replay_rows(mistakes, replayed)
     with work.begin(job) as writer:
@@ -91,32 +81,6 @@ def run(work: Work, job: Job) -> Artifact:
             },
             seconds=watch.seconds,
         )
-
-
-def _player(work: Work, job: Job, split: str) -> Player:
-    config = work.config
-    return Player(
-        work.environment,
-        work.prompter(job.inputs["policy"]),
-        work.engine(job.inputs["policy"]),
-        Sampling(config.evaluation.temperature, config.rollout.response_tokens),
-        config.environment.max_turns,
-        config.rollout.batch_episodes,
-        Origin(
-            work.layout.run,
-            -1 if job.iteration is None else job.iteration,
-            job.inputs["policy"].digest,
-            work.environment.data_fingerprint(split),
-        ),
-    )
-
-
-def _play(work: Work, player: Player, jobs: Sequence[EpisodeJob], what: str) -> list[Played]:
-    played: list[Played] = []
-    for one in player.play(jobs):
-        played.append(one)
-        work.progress(what, len(played), len(jobs))
-    return sorted(played, key=lambda one: one.episode.episode)
 
 
 def _mistakes(

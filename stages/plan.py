@@ -75,7 +75,7 @@ class Plan:
 
     def warm_start(self) -> Job:
         """The job that makes the tiny student."""
-        return self._job("warm_start", None, self.layout.warm_start, {})
+        return self.make("warm_start", None, self.layout.warm_start, {})
 
     @property
     def with_skills(self) -> bool:
@@ -86,8 +86,8 @@ class Plan:
         """The job that makes the skill bank, once a run."""
         if self.base is not None:
             return self.base.skills()
-        inputs = {"policy": self.start(), "data": self._data(self.config.environment.train_split)}
-        return self._job("skills", None, self.layout.skills, inputs | self._teacher_inputs)
+        inputs = {"policy": self.start(), "data": self.data(self.config.environment.train_split)}
+        return self.make("skills", None, self.layout.skills, inputs | self.teacher_inputs)
 
     def policy(self, iteration: int) -> Source:
         """The policy that plays an iteration: the start policy, or the previous update's checkpoint."""
@@ -112,12 +112,12 @@ class Plan:
         if stage == "rollout":
             inputs = {
                 "policy": self.policy(iteration),
-                "data": self._data(self.config.environment.train_split),
+                "data": self.data(self.config.environment.train_split),
             }
             if self.needs.skill_prompts:
                 inputs["skills"] = self.skills().output
         elif stage == "label":
-            inputs = {"rollout": self._output("rollout", iteration), **self._teacher_inputs}
+            inputs = {"rollout": self._output("rollout", iteration), **self.teacher_inputs}
             if isinstance(self.config.teacher, SelfSection):
                 inputs["policy"] = self.policy(iteration)
         elif stage == "recover":
@@ -125,7 +125,7 @@ class Plan:
                 "policy": self.policy(iteration),
                 "rollout": self._output("rollout", iteration),
                 "label": self._output("label", iteration),
-                **self._teacher_inputs,
+                **self.teacher_inputs,
             }
         elif stage == "update":
             inputs = {"policy": self.policy(iteration), "reference": self.start()}
@@ -134,7 +134,7 @@ class Plan:
             inputs |= self._method_inputs(iteration)
         if stage in ("rollout", "update") and iteration and self.needs.depth_probes:
             inputs["depth"] = self._output("update", iteration - 1)
-        return self._job(stage, iteration, self.layout.stage(iteration, stage), inputs)
+        return self.make(stage, iteration, self.layout.stage(iteration, stage), inputs)
 
     def _method_inputs(self, iteration: int) -> dict[str, Source]:
         """Return what an update reads beside the iteration's own stages: skills, a larger model."""
@@ -149,10 +149,10 @@ class Plan:
 
     def evaluate(self, iteration: int) -> Job:
         """Return the evaluation of the policy before an iteration; iteration 0 is the start policy's."""
-        inputs = {"policy": self.policy(iteration), "data": self._data(self.config.environment.valid_split)}
+        inputs = {"policy": self.policy(iteration), "data": self.data(self.config.environment.valid_split)}
         if iteration > 0 and self.config.evaluation.recovery_mistakes:
             inputs["start"] = self.evaluate(0).output
-        return self._job("evaluate", iteration, self.layout.stage(iteration, "evaluate"), inputs)
+        return self.make("evaluate", iteration, self.layout.stage(iteration, "evaluate"), inputs)
 
     def evaluated(self, iteration: int) -> bool:
         """Tell whether the policy before an iteration is evaluated."""
@@ -175,7 +175,7 @@ class Plan:
         return _model_source(content_folder(folder))
 
     @cached_property
-    def _teacher_inputs(self) -> dict[str, Source]:
+    def teacher_inputs(self) -> dict[str, Source]:
         """The model that teaches in the stages' own process, once it is sure that it can be asked."""
         if not isinstance(self.config.teacher, LocalSection):
             return {}
@@ -193,10 +193,12 @@ class Plan:
     def _output(self, stage: str, iteration: int) -> Source:
         return self.job(stage, iteration).output
 
-    def _data(self, split: str) -> Source:
+    def data(self, split: str) -> Source:
+        """Return the games of a split as an input."""
         return Source("", self.environment.data_fingerprint(split))
 
-    def _job(self, stage: str, iteration: int | None, prefix: str, inputs: Mapping[str, Source]) -> Job:
+    def make(self, stage: str, iteration: int | None, prefix: str, inputs: Mapping[str, Source]) -> Job:
+        """Return the job of a stage's module with these inputs; its digest follows from what it reads."""
         key = (stage, iteration)
         if key not in self._jobs:
             module = f"stages.{stage}"

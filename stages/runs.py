@@ -25,6 +25,7 @@ _OUTSIDE_NAME: Any = {
     "iterations": True,
     "threads": True,
     "tracking": True,
+    "diagnosis": True,
     "rollout": {"batch_episodes"},
     "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},
     "update": {"micro_batch_tokens", "idle_limit"},

@@ -10,7 +10,7 @@ import numpy as np
 
 from pivotopd.agent.prompting import Prompter
 from pivotopd.config import EnvironmentSection, GeneratedGames
-from pivotopd.environments.alfworld.environment import AlfworldEnvironment
+from pivotopd.environments.alfworld.environment import AlfworldEnvironment, AlfworldOracle
 from pivotopd.environments.alfworld.wording import PromptForm, make_wording, phrases
 from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.models.base import Completion, Request, Sampling
@@ -34,6 +34,16 @@ Answer = Callable[[str, int], str | Completion]
 def environment(prompt: PromptForm = "compact") -> AlfworldEnvironment:
     """Eight small generated games to train on, four valid ones."""
     return AlfworldEnvironment(EnvironmentSection(prompt=prompt, generated=GAMES))
+
+
+def with_oracle(kind: type[AlfworldOracle]) -> AlfworldEnvironment:
+    """The same games, with another oracle, which must need nothing of its game."""
+
+    class Other(AlfworldEnvironment):
+        def oracle(self, task: Task) -> AlfworldOracle:
+            return object.__new__(kind)
+
+    return Other(EnvironmentSection(prompt="compact", generated=GAMES))
 
 
 @lru_cache(maxsize=1)

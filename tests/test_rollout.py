@@ -277,6 +277,65 @@ def test_a_start_goes_on_from_its_state_with_its_history() -> None:
     assert lost.turns == ()
 
 
+def test_a_forced_turn_is_done_and_remembered_but_nobody_is_asked() -> None:
+    task = TASKS[0]
+    (job,) = play.jobs_of([task])
+    actions = play.plan(task)
+    own = play.script({job.seed: [*actions[:1], play.completion("asked", 0), *actions[2:]]})
+    (plain,) = play.player(play.script({job.seed: actions})).play([job])
+    forced = replace(job, forced=lambda env, turn: actions[1] if turn == 1 else None)
+    one = play.player(own)
+    (result,) = one.play([forced])
+    assert result.episode == plain.episode
+    assert [turn.prompt_ids for turn in result.turns[2:]] == [turn.prompt_ids for turn in plain.turns[2:]]
+    row = result.turns[1]
+    tokens = (row.prompt_ids, row.response_ids, row.behaviour_logprobs_nats, row.response_text)
+    assert tokens == ((), (), (), "")
+    assert (row.source, row.finish_reason) == ("forced", "forced")
+    shown = ("turn", "seed", "observation", "admissible", "action", "reward", "state_hash", "snapshot",
+             "next_observation")  # fmt: skip
+    assert [getattr(row, name) for name in shown] == [getattr(plain.turns[1], name) for name in shown]
+    assert [turn.source for turn in result.turns].count("forced") == 1
+    assert (one.counts.env_steps, one.counts.rounds) == (len(actions), len(actions) - 1)
+
+
+def test_forced_and_asked_turns_share_a_batch_and_do_not_touch_each_other() -> None:
+    jobs = play.jobs_of(TASKS[:3], samples=2)
+    plain = play.played(play.player(play.wander), jobs)
+    mixed = [
+        replace(job, forced=lambda env, turn: "look" if turn % 2 else None) if place % 2 else job
+        for place, job in enumerate(jobs)
+    ]
+    expected = play.played(play.player(play.wander), mixed)
+    for batch in (1, 4):
+        assert play.played(play.player(play.wander, batch=batch), mixed[::-1]) == expected
+    for job in jobs[::2]:
+        assert expected[job.episode] == plain[job.episode]
+    for job in jobs[1::2]:
+        assert all((turn.source == "forced") == bool(turn.turn % 2) for turn in expected[job.episode].turns)
+
+
+def test_a_fault_of_what_forces_ends_its_own_episode() -> None:
+    def tired(env: Env, turn: int) -> str | None:
+        if turn == 1:
+            raise EnvironmentFault("the search is too large")
+        return None
+
+    first, second = play.jobs_of(TASKS[:2])
+    found = play.played(play.player(play.wander), [replace(first, forced=tired), second])
+    assert found[first.episode].episode.termination == "environment_error"
+    assert found[first.episode].episode.turns == 1
+    assert found[second.episode] == play.played(play.player(play.wander), [second])[second.episode]
+
+
+def test_a_start_at_the_limit_is_over_at_once() -> None:
+    (job,) = play.jobs_of(TASKS[:1])
+    (whole,) = play.player(play.script({job.seed: ["look"] * 4}), max_turns=4).play([job])
+    start = Start(whole.turns, lambda env: env.reset(job.task, job.seed))
+    (result,) = play.player(play.refuse, max_turns=4).play([replace(job, start=start)])
+    assert (result.episode.termination, result.episode.turns, result.turns) == ("turn_limit", 0, ())
+
+
 def test_a_real_engine_plays_the_same_alone_and_in_company() -> None:
     tokenizer = play.codec().tokenizer
     student = TinyStudent(layers=1, hidden=16, heads=2, kv_heads=1, intermediate=16)

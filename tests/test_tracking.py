@@ -408,3 +408,25 @@ def test_a_refused_run_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_logging_before_the_start_is_a_defect() -> None:
     with pytest.raises(RuntimeError, match="not started"):
         MlflowTracker("sqlite:///x").log({"a": 1.0}, 0)
+
+
+@pytest.mark.slow
+def test_a_run_is_shown_below_the_one_it_belongs_to(start: Start, client: Any, tmp_path: Path) -> None:
+    training = start()
+    training.finish()
+    for name, parent in (("below", f"/runs/{training_name(client, training)}"), ("alone", "/runs/unknown")):
+        tracker = MlflowTracker(training.uri)
+        tracker.start(
+            name, experiment="alfworld tiny", tags={}, config={}, run_uri=f"/runs/{name}", parent_uri=parent
+        )
+        (tmp_path / "plots").mkdir(exist_ok=True)
+        (tmp_path / "plots" / "a.png").write_bytes(b"picture")
+        tracker.log_files(tmp_path / "plots")
+        tracker.finish()
+        tags = client.get_run(tracker.run_id).data.tags
+        assert tags.get("mlflow.parentRunId") == (training.run_id if name == "below" else None)
+        assert [item.path for item in client.list_artifacts(tracker.run_id)] == ["a.png"]
+
+
+def training_name(client: Any, tracker: MlflowTracker) -> str:
+    return str(client.get_run(tracker.run_id).info.run_name)

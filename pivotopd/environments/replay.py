@@ -7,13 +7,27 @@ counts it, so a state that was never visited is never trained on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pivotopd.environments.base import Env, StepResult, Task
-from pivotopd.errors import ReplayDivergence
+from pivotopd.errors import EnvironmentFault, ReplayDivergence
 from pivotopd.records import Turn
 
 Reach = Literal["snapshot", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A state that an episode went through.
+
+    Attributes:
+        state: The state as bytes, for an oracle.
+        hash: Hash of everything that decides what follows.
+    """
+
+    state: bytes
+    hash: str
 
 
 def reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how: Reach) -> StepResult:
@@ -45,6 +59,48 @@ def reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how
     if recorded is not None and env.state_hash() != recorded.state_hash:
         raise ReplayDivergence(f"the state before turn {turn} differs from the record", where=task.id)
     return result
+
+
+def replay(env: Env, task: Task, seed: int, turns: Sequence[Turn]) -> tuple[list[Passed], StepResult]:
+    """Play an episode's recorded actions again, and compare every answer and state with the record.
+
+    Args:
+        env: A free instance.
+        task: The episode's task.
+        seed: The episode's environment seed.
+        turns: The episode's turns, by index.
+
+    Returns:
+        The state before each turn and after the last one, and the last answer.
+
+    Raises:
+        ReplayDivergence: An observation or a state differs from the record.
+        EnvironmentFault: The environment cannot give its state as bytes.
+    """
+    result = env.reset(task, seed)
+    passed: list[Passed] = []
+    for index, turn in enumerate(turns):
+        _compare(result.observation, turn.observation, index)
+        now = _passed(env, task)
+        if now.hash != turn.state_hash or (turn.snapshot is not None and now.state != turn.snapshot):
+            raise ReplayDivergence(f"the state before turn {index} differs from the record", where=task.id)
+        passed.append(now)
+        result = env.step(turn.action)
+        if turn.next_observation is not None:
+            _compare(result.observation, turn.next_observation, index + 1)
+    passed.append(_passed(env, task))
+    return passed, result
+
+
+def _passed(env: Env, task: Task) -> Passed:
+    state = env.dump()
+    if state is None:
+        raise EnvironmentFault(
+            "the oracle needs the environment's state, and this engine gives none",
+            where=task.id,
+            mend="use environment.engine=native",
+        )
+    return Passed(state, env.state_hash())
 
 
 def _compare(seen: str, recorded: str, turn: int) -> None:

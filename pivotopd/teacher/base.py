@@ -104,8 +104,13 @@ class Teacher(Protocol):
         """Exact counts of the work so far."""
         ...
 
-    def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
-        """Return one reading an episode, in order."""
+    def read(self, transcripts: Sequence[Transcript], sample: int = 0) -> list[Reading]:
+        """Return one reading an episode, in order.
+
+        Args:
+            transcripts: The episodes.
+            sample: Number of the reading: a teacher that samples draws another for another number.
+        """
         ...
 
     def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:

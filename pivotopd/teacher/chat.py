@@ -15,11 +15,13 @@ class Ask:
         prompt: One user message.
         json_prompt: The same request for a JSON reply, for a chat that can enforce a schema.
         schema: That JSON's schema.
+        sample: Number of the draw: the same request with another number is asked anew.
     """
 
     prompt: str
     json_prompt: str | None = None
     schema: Mapping[str, Any] | None = None
+    sample: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,19 +125,23 @@ class EndpointChat:
     def _waiting(self, ask: Ask) -> _Waiting:
         wants_json = self.section.structured == "auto" and ask.json_prompt is not None
         return _Waiting(
-            self._request(ask.prompt, None),
-            self._request(ask.json_prompt or "", ask.schema) if wants_json else None,
+            self._request(ask.prompt, None, ask.sample),
+            self._request(ask.json_prompt or "", ask.schema, ask.sample) if wants_json else None,
         )
 
-    def _request(self, message: str, schema: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what decides an answer: the cache's key, and what the body is made of."""
-        return {
+    def _request(self, message: str, schema: Mapping[str, Any] | None, sample: int) -> dict[str, Any]:
+        """Return what decides an answer: the cache's key, and what the body is made of.
+
+        The number of a further draw is in the key alone; the first draw's key is that of training.
+        """
+        request = {
             "model": self.section.model,
             "messages": [{"role": "user", "content": message}],
             "temperature": self.section.temperature,
             "reply_tokens": self.section.reply_tokens,
             "schema": None if schema is None else dict(schema),
         }
+        return {**request, "sample": sample} if sample else request
 
     def _stored(self, waiting: _Waiting) -> StoredReply | None:
         stored = None if waiting.json is None else self.cache.get(waiting.json)

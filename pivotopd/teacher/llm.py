@@ -70,13 +70,21 @@ class LlmTeacher:
             **self.chat.counts,
         }
 
-    def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+    def read(self, transcripts: Sequence[Transcript], sample: int = 0) -> list[Reading]:
         """Return one reading an episode; one that could not be had or read says why.
+
+        Args:
+            transcripts: The episodes.
+            sample: Number of the reading; a number above 0 asks for another draw.
 
         Raises:
             TeacherError: Not one request of this teacher has been answered.
         """
-        return self._readings(transcripts, self._label_ask, read_label_reply)
+
+        def ask_of(transcript: Transcript) -> Ask:
+            return replace(self._label_ask(transcript), sample=sample)
+
+        return self._readings(transcripts, ask_of, read_label_reply)
 
     def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
         """Return one reading an episode, with the skills that it teaches; as for :meth:`read`.

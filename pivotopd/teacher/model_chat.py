@@ -32,7 +32,7 @@ class Speaker:
 class ModelChat:
     """Answers with a speaker.
 
-    A request's seed is made of its text, so an answer does not depend on what else is asked.
+    A request's seed is made of its text and number, so an answer does not depend on what else is asked.
 
     Args:
         speaker: The model.
@@ -81,4 +81,6 @@ class ModelChat:
         return answers
 
     def _seed(self, ask: Ask) -> int:
-        return seed_of("teacher", self.run_seed, hashlib.sha256(ask.prompt.encode()).hexdigest())
+        text = hashlib.sha256(ask.prompt.encode()).hexdigest()
+        further = (ask.sample,) if ask.sample else ()
+        return seed_of("teacher", self.run_seed, text, *further)

@@ -48,7 +48,11 @@ class OracleTeacher:
             "episodes_unreadable": self.unreadable,
         }
 
-    def read(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+    def read(
+        self,
+        transcripts: Sequence[Transcript],
+        sample: int = 0,  # noqa: ARG002 - it always says the same
+    ) -> list[Reading]:
         """Return one reading an episode.
 
         A turn whose search was given up is no candidate, and an episode whose last state cannot be reached

@@ -13,9 +13,9 @@ from typing import Final, Literal
 from pivotopd.environments.alfworld.problem import TOOL_TYPES, State, World
 from pivotopd.environments.alfworld.projection import Projector
 from pivotopd.environments.alfworld.search import Aim, Problem, shortest
+from pivotopd.environments.distances import Change, classify_distances
 from pivotopd.errors import GameError
 
-Change = Literal["progress", "neutral", "regress", "dead"]
 Style = Literal["move", "put"]
 
 NODE_LIMIT: Final = 200_000
@@ -36,19 +36,6 @@ def _distance(problem: Problem, node_limit: int) -> int | None:
         _distances.clear()
     _distances[problem] = found
     return found
-
-
-def classify_distances(before: int | None, after: int | None) -> Change:
-    """Class a turn by the distances around it; None stands for unsolvable.
-
-    A turn is pivotal iff its class is ``regress`` or ``dead`` (paper §3.1): the distance strictly grew or
-    became infinite. A turn in a game that is lost already changes nothing.
-    """
-    if after is None:
-        return "neutral" if before is None else "dead"
-    if before is None or after < before:
-        return "progress"
-    return "neutral" if after == before else "regress"
 
 
 class Oracle:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from pivotopd.environments.alfworld.engine import Engine
 from pivotopd.environments.alfworld.generator import GeneratorOptions, generate_game
 from pivotopd.environments.alfworld.goals import TASK_TYPES
-from pivotopd.environments.alfworld.oracle import Oracle, classify_distances
+from pivotopd.environments.alfworld.oracle import Oracle
 from pivotopd.environments.alfworld.problem import State, World, goal_holds, parse_problem
 from pivotopd.environments.alfworld.projection import Projector
 from pivotopd.environments.alfworld.rooms import ROOMS, Room
 from pivotopd.environments.alfworld.search import shortest
+from pivotopd.environments.distances import classify_distances
 from pivotopd.errors import GameError, SearchLimit
 from tests.environments.alfworld import rooms
 

@@ -1,0 +1,44 @@
+"""The diagnosis flow: where a policy fails, whether one early mistake decides, whether it recovers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+
+from flows.evaluate import prepare
+from flows.tasks import run_job
+from flows.train import report, tracked
+from pivotopd.errors import PivotError
+from stages.diagnosis_plan import DiagnosisPlan
+
+
+@flow(name="diagnose", flow_run_name="diagnose {run}", validate_parameters=False, log_prints=False)
+def diagnose(
+    run: str, iteration: int | None = None, overrides: Sequence[str] = ()
+) -> dict[str, str] | State[Any]:
+    """Diagnose a policy of a run; parts that are done already are taken as they are.
+
+    Args:
+        run: Address of the run: ROOT/NAME.
+        iteration: Updates behind the policy; None takes the last one.
+        overrides: Settings that differ from the run's.
+
+    Returns:
+        The digest of the report; a Failed state holds the stage's error.
+    """
+    try:
+        work, plan, chosen = prepare(run, iteration, overrides)
+        parts = DiagnosisPlan(plan)
+        last = parts.job("diagnosis_report", chosen)
+        with tracked(work, last, below=True) as tracker:
+            for job in parts.jobs(chosen):
+                done = run_job(work, job)
+                report(tracker, done)
+            tracker.log_files(done.artifact.local_path())
+            return {"report": last.digest}
+    except PivotError as error:
+        return Failed(message=str(error), data=error)
