@@ -17,9 +17,9 @@ from pivotopd.records import Turn
 from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 from pivotopd.teacher.chat import Answer, Ask, Chat
 from pivotopd.teacher.replies import (
-    LABEL_SCHEMA,
     LabelReply,
     Unreadable,
+    label_schema,
     read_analysis_reply,
     read_label_reply,
     read_query_reply,
@@ -49,6 +49,7 @@ class LlmTeacher:
     name: str = field(init=False)
     _answered: int = 0
     _unreadable: int = 0
+    _cut: int = 0
     _unread: int = 0
     _silent: int = 0
     _ineligible: int = 0
@@ -63,6 +64,7 @@ class LlmTeacher:
         """What became of the replies, and the chat's own counts."""
         return {
             "teacher_replies_unreadable": self._unreadable,
+            "teacher_replies_cut": self._cut,
             "teacher_episodes_unread": self._unread,
             "teacher_queries_unread": self._silent,
             "teacher_candidates_ineligible": self._ineligible,
@@ -159,7 +161,7 @@ class LlmTeacher:
         return Ask(
             wording.label_prompt(episode, self.max_candidates, "blocks"),
             wording.label_prompt(episode, self.max_candidates, "json"),
-            LABEL_SCHEMA,
+            label_schema(self.max_candidates),
         )
 
     def _analysis_ask(self, transcript: Transcript) -> Ask:
@@ -170,11 +172,12 @@ class LlmTeacher:
         """Return the reply, what is wrong with it, or None where there is none."""
         if answer.text is None:
             return None
+        self._cut += answer.cut
         try:
             return read(answer.text)
         except Unreadable as reason:
             self._unreadable += 1
-            return reason
+            return Unreadable(f"{reason}: it was cut at teacher.reply_tokens") if answer.cut else reason
 
     def _reading(
         self, transcript: Transcript, answer: Answer, reply: LabelReply | Unreadable | None

@@ -58,7 +58,7 @@ class StudentChat:
         ]
         for index, completion in zip(fitting, completions, strict=True):
             text, _ = self.student.codec.decode(completion.response_ids.tolist())
-            answers[index] = Answer(asks[index].prompt, text)
+            answers[index] = Answer(asks[index].prompt, text, cut=completion.finish_reason == "length")
         return answers
 
     def _seed(self, ask: Ask) -> int:
