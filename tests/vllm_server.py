@@ -104,7 +104,7 @@ class VllmServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, no lock
             )
 
     def wait(self) -> None:
@@ -184,7 +184,7 @@ def living(group: int) -> list[int]:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the tests' process dies: a killed test run leaves no server (prctl(2))."""
+    """Ask for SIGTERM when the tests' process dies (prctl(2)): a killed test run leaves no server."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 

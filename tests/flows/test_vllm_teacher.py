@@ -1,4 +1,4 @@
-"""A real language model as teacher, over HTTP: it answers badly, the run goes on, the counts are the server's.
+"""A real language model as teacher, over HTTP: it answers badly, the run goes on, counts are the server's.
 
 The model is small (SmolLM2-135M-Instruct), so what it says is worth little; that it is asked, read, counted
 and kept as it should be is what these tests hold.
