@@ -86,9 +86,9 @@ def test_a_reply_becomes_candidates_and_a_lesson(idle: Transcript) -> None:
     assert (reading.raw_reply, reading.unread) == (reply, None)
     assert reading.prompt_hash == sha256(chat.asks[0].prompt.encode()).hexdigest()
     assert one.counts == {
-        "teacher_replies_unreadable": 0, "teacher_replies_cut": 0, "teacher_episodes_unread": 0,
-        "teacher_queries_unread": 0, "teacher_candidates_ineligible": 1, "teacher_actions_unresolved": 1,
-        "teacher_calls": 1,
+        "teacher_replies_unreadable": 0, "teacher_replies_cut": 0, "teacher_sentences_copied": 0,
+        "teacher_episodes_unread": 0, "teacher_queries_unread": 0, "teacher_candidates_ineligible": 1,
+        "teacher_actions_unresolved": 1, "teacher_calls": 1,
     }  # fmt: skip
     labels = labels_of(reading, idle.turns, play.environment().wording, one.name, 5)
     assert [(label.turn, label.reason) for label in labels] == [
@@ -137,6 +137,21 @@ def test_a_reply_that_was_cut_is_counted_and_the_reason_says_so(idle: Transcript
         assert (reading.unread is None) == (reason is None), "what can be read counts, cut or not"
         assert (reason or "") in (reading.unread or "")
         assert (reason or "") in chat.asks[-1].prompt
+
+
+def test_what_is_copied_from_the_form_is_no_lesson(idle: Transcript) -> None:
+    value = {
+        "episode_summary": "What happened, in one or two sentences",
+        "episode_lesson": "The advice, in one or two sentences that speak to the agent.",
+        "step_lessons": {"0": "one short imperative sentence", "1": "One short, imperative sentence"},
+    }
+    one, chat = teacher(lambda prompt, number: json.dumps(value))
+    (reading,) = one.read([idle])
+    for sentence in list(value.values())[:2]:
+        assert str(sentence).strip(".").lower() in chat.asks[0].prompt.lower(), "the form's own words"
+    assert (reading.unread, reading.lesson, reading.summary) == (None, None, None)
+    assert reading.step_lessons == ((1, "One short, imperative sentence"),)
+    assert one.counts["teacher_sentences_copied"] == 3
 
 
 def test_a_schema_bounds_all_that_a_model_could_repeat_without_end() -> None:
