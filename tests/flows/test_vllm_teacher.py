@@ -45,8 +45,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 
 @pytest.fixture(scope="module")
-def server(started: VllmServer, played: StoredRun) -> VllmServer:
-    """The server, ready; it starts while the episodes are played."""
+def server(started: VllmServer) -> VllmServer:
+    """The server, ready; a test that names ``played`` first lets it start while the episodes are played."""
     started.wait()
     return started
 
@@ -114,7 +114,7 @@ def check_labels(artifact: Artifact) -> int:
 
 
 def test_real_replies_are_kept_and_counted_and_a_schema_makes_more_of_them_readable(
-    server: VllmServer, played: StoredRun, tmp_path: Path
+    played: StoredRun, server: VllmServer, tmp_path: Path
 ) -> None:
     read = {}
     for structured in ("off", "auto"):
@@ -137,7 +137,7 @@ def test_real_replies_are_kept_and_counted_and_a_schema_makes_more_of_them_reada
 
 
 def test_a_real_model_answers_the_queries_of_recoveries(
-    server: VllmServer, played: StoredRun, tmp_path: Path
+    played: StoredRun, server: VllmServer, tmp_path: Path
 ) -> None:
     before = server.said()
     override = f"teacher={json.dumps(section(server, tmp_path, reply_tokens=32))}"
@@ -164,8 +164,8 @@ def test_a_real_model_answers_the_queries_of_recoveries(
     ],
 )
 def test_what_a_real_server_refuses_ends_the_stage_with_its_reason(
-    server: VllmServer,
     played: StoredRun,
+    server: VllmServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     key: str,
