@@ -24,7 +24,7 @@ REQUIRED = "PIVOTOPD_REQUIRE_VLLM"
 """Set to 1, a missing vLLM or model is a failure: a build server cannot skip these tests unnoticed."""
 NAME = "smollm2"
 START_S = 900.0
-"""So that a server that never listens fails its test; it needs half a minute, on crowded cores many times that."""
+"""So that a server that never listens fails its test; it needs half a minute, on crowded cores more."""
 STOP_S = 60.0
 
 
