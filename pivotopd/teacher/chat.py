@@ -32,11 +32,13 @@ class Answer:
         prompt: The message that was sent.
         text: The reply; None where there is none.
         failure: Why there is none.
+        cut: The reply ended at the limit of its length.
     """
 
     prompt: str
     text: str | None
     failure: str | None = None
+    cut: bool = False
 
 
 class Chat(Protocol):

@@ -28,7 +28,16 @@ from pivotopd.errors import ConfigError, TeacherError
 from pivotopd.manifest import canonical_json
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.reply_cache import ReplyCache, StoredReply
-from pivotopd.teacher.wire import Dialect, Fatal, Received, Refused, Transient, body_of, read_response
+from pivotopd.teacher.wire import (
+    Dialect,
+    Fatal,
+    Received,
+    Refused,
+    Transient,
+    Unreachable,
+    body_of,
+    read_response,
+)
 
 LONGEST_WAIT_S: Final = 60.0
 CONNECT_S: Final = 10.0
@@ -115,7 +124,7 @@ class EndpointChat:
                 missing[key] = one
             else:
                 self.cached += 1
-                answers[key] = Answer(_message(stored.request), stored.text)
+                answers[key] = Answer(_message(stored.request), stored.text, cut=stored.cut)
         if missing:
             self._key = self._read_key()
             found = asyncio.run(self._answer_all(list(missing.values())))
@@ -187,11 +196,7 @@ class EndpointChat:
                 break
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 if number == REACH_TRIES:
-                    raise TeacherError(
-                        f"nothing answers there: {self._clean(_named(error))}",
-                        where=self.section.base_url,
-                        mend="start the teacher's server, or correct teacher.base_url",
-                    ) from None
+                    raise self._gone(_named(error)) from None
                 await asyncio.sleep(self.first_wait_s)
             except httpx.RequestError:
                 break  # it listens; what is wrong shows at the first request
@@ -212,6 +217,8 @@ class EndpointChat:
                             self._dialect = dialect.adapted(str(refusal), request["schema"] is not None)
                         if self._dialect == dialect:
                             raise
+            except Unreachable as failure:  # a server that has gone away would leave all the rest unread
+                raise self._gone(str(failure)) from None
             except (Transient, Refused) as failure:
                 self.failed += 1
                 return Answer(_message(request), None, self._clean(str(failure)))
@@ -226,7 +233,7 @@ class EndpointChat:
             self.reply_tokens += received.reply_tokens
             if received.text:  # an empty one is asked for again in another run
                 await asyncio.to_thread(self.cache.put, _to_store(request, received))
-            return Answer(_message(request), received.text)
+            return Answer(_message(request), received.text, cut=received.cut)
 
     async def _persist(
         self, client: httpx.AsyncClient, request: Mapping[str, Any], dialect: Dialect
@@ -252,6 +259,8 @@ class EndpointChat:
                 response = await client.post(f"{self.section.base_url}/chat/completions", json=body)
         except TimeoutError:
             raise Transient(f"no reply within {self.section.timeout_s:g} s") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreachable(_named(error)) from None
         except httpx.RequestError as error:
             raise Transient(_named(error)) from None
         return read_response(response, self._clean)
@@ -260,6 +269,13 @@ class EndpointChat:
         failure = state.outcome.exception() if state.outcome is not None else None
         asked = failure.retry_after_s if isinstance(failure, Transient) else 0.0
         return max(asked, wait_exponential(multiplier=self.first_wait_s, max=LONGEST_WAIT_S)(state))
+
+    def _gone(self, reason: str) -> TeacherError:
+        return TeacherError(
+            f"nothing answers there: {self._clean(reason)}",
+            where=self.section.base_url,
+            mend="start the teacher's server, or correct teacher.base_url; the same command goes on",
+        )
 
     def _clean(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
@@ -280,4 +296,5 @@ def _to_store(request: Mapping[str, Any], received: Received) -> StoredReply:
         text=received.text,
         prompt_tokens=received.prompt_tokens,
         reply_tokens=received.reply_tokens,
+        cut=received.cut,
     )

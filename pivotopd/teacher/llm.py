@@ -7,9 +7,10 @@ once more; then its episode has no signal.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pivotopd.environments.base import Environment
 from pivotopd.errors import TeacherError
@@ -17,9 +18,9 @@ from pivotopd.records import Turn
 from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 from pivotopd.teacher.chat import Answer, Ask, Chat
 from pivotopd.teacher.replies import (
-    LABEL_SCHEMA,
     LabelReply,
     Unreadable,
+    label_schema,
     read_analysis_reply,
     read_label_reply,
     read_query_reply,
@@ -28,6 +29,7 @@ from pivotopd.teacher.replies import (
 )
 from pivotopd.teacher.resolution import resolve
 
+_SHOWN: Final = re.compile(r'"\s*:\s*"([^"\n]+)"')
 _AGAIN = "\n\nAn earlier answer to this could not be used: {reason}. Keep to the form exactly."
 
 T = TypeVar("T")
@@ -49,6 +51,8 @@ class LlmTeacher:
     name: str = field(init=False)
     _answered: int = 0
     _unreadable: int = 0
+    _cut: int = 0
+    _copied: int = 0
     _unread: int = 0
     _silent: int = 0
     _ineligible: int = 0
@@ -63,6 +67,8 @@ class LlmTeacher:
         """What became of the replies, and the chat's own counts."""
         return {
             "teacher_replies_unreadable": self._unreadable,
+            "teacher_replies_cut": self._cut,
+            "teacher_sentences_copied": self._copied,
             "teacher_episodes_unread": self._unread,
             "teacher_queries_unread": self._silent,
             "teacher_candidates_ineligible": self._ineligible,
@@ -146,8 +152,11 @@ class LlmTeacher:
         for index, answer in zip(again, repeated, strict=True):
             replies[index] = self._parsed(answer, read_skill_reply)
         found: list[str | None] = [None] * len(transcripts)
-        for place, reply in zip(places, replies, strict=True):
-            found[place] = reply if isinstance(reply, str) else None
+        for place, ask, reply in zip(places, asks, replies, strict=True):
+            if isinstance(reply, str):
+                copied = _bare(reply) in placeholders(ask.prompt)
+                self._copied += copied
+                found[place] = None if copied else reply
         return found
 
     def _ask(self, asks: Sequence[Ask]) -> list[Answer]:
@@ -167,7 +176,7 @@ class LlmTeacher:
         return Ask(
             wording.label_prompt(episode, self.max_candidates, "blocks"),
             wording.label_prompt(episode, self.max_candidates, "json"),
-            LABEL_SCHEMA,
+            label_schema(self.max_candidates),
         )
 
     def _analysis_ask(self, transcript: Transcript) -> Ask:
@@ -178,11 +187,12 @@ class LlmTeacher:
         """Return the reply, what is wrong with it, or None where there is none."""
         if answer.text is None:
             return None
+        self._cut += answer.cut
         try:
             return read(answer.text)
         except Unreadable as reason:
             self._unreadable += 1
-            return reason
+            return Unreadable(f"{reason}: it was cut at teacher.reply_tokens") if answer.cut else reason
 
     def _reading(
         self, transcript: Transcript, answer: Answer, reply: LabelReply | Unreadable | None
@@ -193,6 +203,7 @@ class LlmTeacher:
             self._unread += 1
             why = well_formed(str(reply) if reply is not None else answer.failure or "no reply")
             return Reading((), prompt_hash=prompt_hash, raw_reply=raw, unread=why)
+        reply = self._without_copies(reply, answer.prompt)
         return Reading(
             self._candidates(reply, transcript.turns),
             reply.episode_lesson,
@@ -201,6 +212,18 @@ class LlmTeacher:
             reply.episode_summary,
             reply.step_lessons,
         )
+
+    def _without_copies(self, reply: LabelReply, prompt: str) -> LabelReply:
+        """Leave out what is copied from the form that the prompt shows: such a lesson says nothing."""
+        shown = placeholders(prompt)
+        own = [pair for pair in reply.step_lessons if _bare(pair[1]) not in shown]
+        changed: dict[str, object] = {"step_lessons": tuple(own)}
+        self._copied += len(reply.step_lessons) - len(own)
+        for name in ("episode_summary", "episode_lesson"):
+            if _bare(getattr(reply, name) or "") in shown:
+                self._copied += 1
+                changed[name] = None
+        return reply.model_copy(update=changed)
 
     def _candidates(self, reply: LabelReply, turns: Sequence[Turn]) -> tuple[Candidate, ...]:
         candidates = []
@@ -221,6 +244,15 @@ class LlmTeacher:
         action = resolve(written, admissible, self.environment.wording.normal_form)
         self._unresolved += action is None
         return action
+
+
+def placeholders(prompt: str) -> frozenset[str]:
+    """Return the texts that stand for a value where a prompt shows the form of its JSON."""
+    return frozenset(_bare(text) for text in _SHOWN.findall(prompt))
+
+
+def _bare(sentence: str) -> str:
+    return sentence.strip(" .").lower()
 
 
 def _again(ask: Ask, reason: object) -> Ask:

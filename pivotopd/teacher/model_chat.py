@@ -77,7 +77,7 @@ class ModelChat:
         ]
         for index, completion in zip(fitting, completions, strict=True):
             text, _ = codec.decode(completion.response_ids.tolist())
-            answers[index] = Answer(asks[index].prompt, text)
+            answers[index] = Answer(asks[index].prompt, text, cut=completion.finish_reason == "length")
         return answers
 
     def _seed(self, ask: Ask) -> int:

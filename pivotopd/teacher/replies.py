@@ -18,6 +18,10 @@ LONGEST: Final = 200_000
 """Characters beyond which a reply is not read: replies are bounded by `teacher.reply_tokens`."""
 ACTION_CHARACTERS: Final = 300
 """Characters that an action may have."""
+SENTENCES_CHARACTERS: Final = 400
+"""Characters of a summary or a lesson, where a server enforces the schema."""
+STEP_CHARACTERS: Final = 200
+"""Characters of a step's lesson and of its action there."""
 SKILL_CHARACTERS: Final = 600
 """Characters that a skill may have; it shares the extra tokens of a prompt with others."""
 
@@ -30,29 +34,36 @@ _OPEN: Final = re.compile(
 _CLOSE: Final = re.compile(r"</correct_action\s*>", re.IGNORECASE)
 _TAG: Final = re.compile(r"</?action>", re.IGNORECASE)
 
-LABEL_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "episode_summary": {"type": "string"},
-        "episode_lesson": {"type": "string"},
-        "step_lessons": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "step": {"type": "integer"},
-                    "lesson": {"type": "string"},
-                    "correct_action": {"type": "string"},
-                },
-                "required": ["step", "lesson", "correct_action"],
-                "additionalProperties": False,
-            },
+
+def label_schema(max_candidates: int) -> dict[str, Any]:
+    """Return the JSON schema of a labelling reply in the form ``json``, for servers that enforce one.
+
+    It bounds every length, or a weak model that repeats itself never comes to the closing brace.
+
+    Args:
+        max_candidates: m, most turns that are named.
+    """
+    sentences = {"type": "string", "maxLength": SENTENCES_CHARACTERS}
+    step = {
+        "type": "object",
+        "properties": {
+            "step": {"type": "integer"},
+            "lesson": {"type": "string", "maxLength": STEP_CHARACTERS},
+            "correct_action": {"type": "string", "maxLength": STEP_CHARACTERS},
         },
-    },
-    "required": ["episode_summary", "episode_lesson", "step_lessons"],
-    "additionalProperties": False,
-}
-"""JSON schema of a labelling reply in the form ``json``, for servers that enforce one."""
+        "required": ["step", "lesson", "correct_action"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "episode_summary": sentences,
+            "episode_lesson": sentences,
+            "step_lessons": {"type": "array", "maxItems": max_candidates, "items": step},
+        },
+        "required": ["episode_summary", "episode_lesson", "step_lessons"],
+        "additionalProperties": False,
+    }
 
 
 def _text(value: Any) -> str | None:

@@ -33,6 +33,8 @@ class StoredReply(BaseModel):
     """Tokens of the prompt, by the server's count; 0 where it told none."""
     reply_tokens: int
     """Tokens of the reply, reasoning included."""
+    cut: bool = False
+    """It ended at the limit of its length."""
 
 
 @dataclass(frozen=True, slots=True)

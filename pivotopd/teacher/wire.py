@@ -16,6 +16,7 @@ TRANSIENT: Final = frozenset({408, 409, 425, 429})
 """Status codes below 500 that another try may mend."""
 REFUSED: Final = frozenset({400, 413, 422})
 """Status codes that concern one request, such as a prompt above the model's context."""
+_BOUNDS: Final = frozenset({"maxLength", "maxItems"})
 SHOWN_CHARACTERS: Final = 300
 """Characters of a server's text that an error repeats."""
 
@@ -30,6 +31,10 @@ class Transient(Exception):
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+
+
+class Unreachable(Transient):
+    """Nothing answered the call."""
 
 
 class Refused(Exception):
@@ -50,6 +55,7 @@ class _Message(_Lenient):
 
 class _Choice(_Lenient):
     message: _Message
+    finish_reason: str | None = None
 
 
 class _Usage(_Lenient):
@@ -64,11 +70,12 @@ class _Completion(_Lenient):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A reply and the server's count of its tokens."""
+    """A reply, the server's count of its tokens, and whether it ended at the limit."""
 
     text: str
     prompt_tokens: int
     reply_tokens: int
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +85,19 @@ class Dialect:
     Attributes:
         limit: Name of the reply limit; newer OpenAI models take only ``max_completion_tokens``.
         schema: The server enforces a JSON schema.
+        bounds: It takes the longest lengths in one; OpenAI's own does not know ``maxLength``.
     """
 
     limit: str = "max_tokens"
     schema: bool = True
+    bounds: bool = True
 
     def adapted(self, refusal: str, used_schema: bool) -> Dialect:
         """Return the dialect to try after a refusal: this one where nothing is left to change."""
         if self.limit == "max_tokens" and "max_completion_tokens" in refusal:
             return replace(self, limit="max_completion_tokens")
+        if used_schema and self.bounds and any(name in refusal for name in _BOUNDS):
+            return replace(self, bounds=False)
         marks = ("response_format", "json_schema", "schema", "guided", "structured")
         if used_schema and any(mark in refusal.lower() for mark in marks):
             return replace(self, schema=False)
@@ -103,9 +114,16 @@ def body_of(request: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     if request["temperature"] is not None:
         body["temperature"] = request["temperature"]
     if request["schema"] is not None:
-        schema = {"name": "reply", "schema": request["schema"], "strict": True}
+        wanted = request["schema"] if dialect.bounds else _without_bounds(request["schema"])
+        schema = {"name": "reply", "schema": wanted, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return body
+
+
+def _without_bounds(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        return {key: _without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
+    return schema
 
 
 def read_response(response: httpx.Response, clean: Callable[[str], str] = str) -> Received:
@@ -129,8 +147,9 @@ def read_response(response: httpx.Response, clean: Callable[[str], str] = str) -
         if not completion.choices:
             raise Transient("a chat completion without a choice")
         usage = completion.usage or _Usage()
-        text = clean(completion.choices[0].message.content or "")
-        return Received(text, usage.prompt_tokens or 0, usage.completion_tokens or 0)
+        choice = completion.choices[0]
+        text, cut = clean(choice.message.content or ""), choice.finish_reason == "length"
+        return Received(text, usage.prompt_tokens or 0, usage.completion_tokens or 0, cut)
     reason = f"status {status}: {shown(clean(response.text))!r}"
     if status in TRANSIENT or status >= 500:
         raise Transient(reason, _retry_after_s(response.headers.get("retry-after")))

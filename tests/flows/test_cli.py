@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import signal
 import subprocess
@@ -301,6 +303,21 @@ def test_doctor_fails_only_for_what_a_run_needs(monkeypatch: pytest.MonkeyPatch)
     assert "missing   no_such_library: ModuleNotFoundError" in shown.stdout
     assert "absent    official games" in shown.stdout
     assert shown.stdout.strip().endswith("not ready: no_such_library")
+
+
+@pytest.mark.parametrize("spec", [object(), None])
+def test_doctor_names_the_build_of_vllm_or_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, spec: object | None
+) -> None:
+    monkeypatch.setattr(doctor_cli, "NEEDED", ())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: {"vllm": ["typer"]})
+    shown = CliRunner().invoke(app, ["doctor"])
+    found = f"ok        vLLM: typer {importlib.metadata.version('typer')}\n"
+    assert (found in shown.stdout) == (spec is not None)
+    assert ("absent    vLLM: ModuleNotFoundError: no module vllm\n" in shown.stdout) == (spec is None)
+    assert ("infra/vllm_cpu.sh" in shown.stdout) == (spec is None)
+    assert shown.exit_code == 0
 
 
 def test_doctor_misses_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

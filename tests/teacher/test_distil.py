@@ -38,6 +38,13 @@ def test_a_reply_becomes_a_skill_on_one_line(idle: Transcript, empty: Transcript
     assert ask.json_prompt is None
 
 
+def test_a_skill_copied_from_the_form_is_none(idle: Transcript) -> None:
+    one, chat = teacher(lambda prompt, number: '{"skill": "<the skill>"}')
+    assert one.distil([idle]) == [None]
+    assert '{"skill": "<the skill>"}' in chat.asks[0].prompt
+    assert one.counts["teacher_sentences_copied"] == 1
+
+
 def test_an_unreadable_reply_is_asked_for_once_more(idle: Transcript) -> None:
     one, chat = teacher(lambda prompt, number: "no" if number == 0 else GOOD)
     assert one.distil([idle]) == ["Search closed places first."]

@@ -203,6 +203,17 @@ def test_no_more_requests_than_allowed_are_in_flight(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ what ends the stage
 
 
+def test_a_server_that_goes_away_in_the_middle_ends_the_stage_and_keeps_what_it_said(tmp_path: Path) -> None:
+    with serving(echo) as server:
+        one = chat(server.url, tmp_path)
+        assert texts(one.ask(asks("a"))) == ["re: a"]
+    with pytest.raises(TeacherError, match="nothing answers there") as caught:
+        one.ask(asks("a", "b", "c"))
+    assert (caught.value.exit_code, caught.value.where) == (5, server.url)
+    assert one.retries >= 2, "it may come back"
+    assert texts(one.ask(asks("a"))) == ["re: a"]
+
+
 def test_an_endpoint_that_is_down_is_named(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{closed_port()}/v1"
     with pytest.raises(TeacherError, match="nothing answers there") as caught:
@@ -311,6 +322,39 @@ def test_a_server_without_schemas_is_asked_in_words_from_then_on(tmp_path: Path)
         assert one.failed == 0
         structured(server, tmp_path)
         assert len(server.bodies) == 4, "a second run asks nothing"
+
+
+def test_a_server_that_takes_no_bounds_in_a_schema_gets_it_without_them(tmp_path: Path) -> None:
+    words = {"type": "array", "maxItems": 2, "items": {"type": "string", "maxLength": 9}}
+    bounded = {"type": "object", "properties": {"a": words}}
+
+    def behave(number: int, body: dict[str, Any]) -> Response | str:
+        if "maxLength" in json.dumps(body["response_format"]):
+            message = "Invalid schema for response_format 'reply': 'maxLength' is not permitted."
+            return Response({"error": {"message": message}}, 400)
+        return echo(number, body)
+
+    with serving(behave) as server:
+        one = chat(server.url, tmp_path, structured="auto", concurrency=1)
+        found = one.ask([Ask(f"plain {n}", f"json {n}", bounded) for n in range(2)])
+        assert texts(found) == ["re: json 0", "re: json 1"]
+        assert server.prompts() == ["json 0", "json 0", "json 1"]
+        sent = server.bodies[-1]["response_format"]["json_schema"]["schema"]
+        assert sent == {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}
+        assert one.failed == 0
+
+
+@pytest.mark.parametrize(("finish", "cut"), [("stop", False), ("length", True), (None, False)])
+def test_a_reply_that_ended_at_the_limit_is_known_as_such_also_later(
+    tmp_path: Path, finish: str | None, cut: bool
+) -> None:
+    completion = said("half a").body
+    completion["choices"][0]["finish_reason"] = finish
+    with serving(lambda number, body: Response(completion)) as server:
+        for _ in range(2):
+            (answer,) = chat(server.url, tmp_path).ask(asks("a"))
+            assert (answer.text, answer.cut) == ("half a", cut)
+        assert len(server.bodies) == 1
 
 
 def test_a_server_with_another_name_for_the_limit(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pivotopd.teacher.model_chat import ModelChat, Speaker
 from pivotopd.teacher.oracle import view_of
 from pivotopd.teacher.pivots import labels_of, lesson_of
 from pivotopd.teacher.registry import make_teacher
-from pivotopd.teacher.replies import LABEL_SCHEMA
+from pivotopd.teacher.replies import label_schema
 from tests import play
 from tests.test_recovery import episode
 
@@ -86,8 +86,9 @@ def test_a_reply_becomes_candidates_and_a_lesson(idle: Transcript) -> None:
     assert (reading.raw_reply, reading.unread) == (reply, None)
     assert reading.prompt_hash == sha256(chat.asks[0].prompt.encode()).hexdigest()
     assert one.counts == {
-        "teacher_replies_unreadable": 0, "teacher_episodes_unread": 0, "teacher_queries_unread": 0,
-        "teacher_candidates_ineligible": 1, "teacher_actions_unresolved": 1, "teacher_calls": 1,
+        "teacher_replies_unreadable": 0, "teacher_replies_cut": 0, "teacher_sentences_copied": 0,
+        "teacher_episodes_unread": 0, "teacher_queries_unread": 0, "teacher_candidates_ineligible": 1,
+        "teacher_actions_unresolved": 1, "teacher_calls": 1,
     }  # fmt: skip
     labels = labels_of(reading, idle.turns, play.environment().wording, one.name, 5)
     assert [(label.turn, label.reason) for label in labels] == [
@@ -110,7 +111,7 @@ def test_the_request_tells_the_episode_in_both_forms(idle: Transcript) -> None:
     assert "at most 3 turns" in ask.prompt
     assert idle.turns[-1].next_observation is not None
     assert idle.turns[-1].next_observation in ask.prompt
-    assert ask.schema == LABEL_SCHEMA
+    assert ask.schema == label_schema(3)
     assert ask.json_prompt is not None
     assert ask.json_prompt != ask.prompt
 
@@ -120,6 +121,51 @@ def test_an_episode_without_any_candidate_keeps_its_lesson(idle: Transcript) -> 
     (reading,) = one.read([idle])
     assert labels_of(reading, idle.turns, play.environment().wording, one.name, 5) == []
     assert lesson_of(reading, idle.episode, one.name).lesson == "Look first."
+
+
+def test_a_reply_that_was_cut_is_counted_and_the_reason_says_so(idle: Transcript) -> None:
+    @dataclass
+    class Cutting(Scripted):
+        def ask(self, asks: Sequence[Ask]) -> list[Answer]:
+            return [replace(answer, cut=True) for answer in super().ask(asks)]
+
+    for reply, reason in ((told(), None), ('{"episode_lesson": "Loo', "cut at teacher.reply_tokens")):
+        chat = Cutting(lambda prompt, number, reply=reply: reply)  # type: ignore[misc]  # a default binds it
+        one = LlmTeacher(play.environment(), chat, 5)
+        (reading,) = one.read([idle])
+        assert one.counts["teacher_replies_cut"] == len(chat.asks) == (1 if reason is None else 2)
+        assert (reading.unread is None) == (reason is None), "what can be read counts, cut or not"
+        assert (reason or "") in (reading.unread or "")
+        assert (reason or "") in chat.asks[-1].prompt
+
+
+def test_what_is_copied_from_the_form_is_no_lesson(idle: Transcript) -> None:
+    value = {
+        "episode_summary": "What happened, in one or two sentences",
+        "episode_lesson": "The advice, in one or two sentences that speak to the agent.",
+        "step_lessons": {"0": "one short imperative sentence", "1": "One short, imperative sentence"},
+    }
+    one, chat = teacher(lambda prompt, number: json.dumps(value))
+    (reading,) = one.read([idle])
+    for sentence in list(value.values())[:2]:
+        assert str(sentence).strip(".").lower() in chat.asks[0].prompt.lower(), "the form's own words"
+    assert (reading.unread, reading.lesson, reading.summary) == (None, None, None)
+    assert reading.step_lessons == ((1, "One short, imperative sentence"),)
+    assert one.counts["teacher_sentences_copied"] == 3
+
+
+def test_a_schema_bounds_all_that_a_model_could_repeat_without_end() -> None:
+    def unbounded(schema: object) -> list[object]:
+        if not isinstance(schema, dict):
+            return []
+        bound = {"string": "maxLength", "array": "maxItems"}.get(str(schema.get("type")))
+        found = [schema] if bound is not None and bound not in schema else []
+        return found + [deeper for value in schema.values() for deeper in unbounded(value)]
+
+    schema = label_schema(3)
+    assert unbounded({"type": "array", "items": {"type": "string"}}) != []
+    assert unbounded(schema) == []
+    assert schema["properties"]["step_lessons"]["maxItems"] == 3
 
 
 def test_m_keeps_the_first_of_the_reply(idle: Transcript) -> None:
