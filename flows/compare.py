@@ -27,6 +27,8 @@ from pivotopd.tracking import Tracker
 from stages.compare import Member, log_of, members_of, progress_of, working_folder, write_config
 from stages.comparison_report import refuse_missing, report, tracked
 
+_DEFECT = 1
+"""Exit code of a run whose task broke off before there was a process."""
 QUIET_S = 60.0
 """Seconds between lines that say how far the runs are."""
 
@@ -97,27 +99,37 @@ def _train(experiment: Experiment, members: Sequence[Member], tracker: Tracker) 
     """Run what is not complete, and return the exit codes by cell."""
     with Launcher(_environment(members[0])) as launcher:
         floor = _Floor(launcher, working_folder(experiment, members[0]), tracker)
-        waiting = {_submit(member, floor) for member in members}
+        # Known before any task starts: digests parse code, which CPython 3.11 cannot do in several threads.
+        complete = [progress_of(member).complete for member in members]
+        futures = {
+            member.cell.label: _submit(member, floor, complete=done)
+            for member, done in zip(members, complete, strict=True)
+        }
+        waiting = set(futures.values())
         while waiting:
             waiting = set(wait(list(waiting), timeout=QUIET_S).not_done)
             for label, log in list(floor.running.items()):
                 _listener.say(f"{label}: {last_line(log) or 'waits for the warm start'}")
+        for label, future in futures.items():
+            if label not in floor.codes and not future.state.is_completed():
+                floor.codes[label] = _DEFECT
+                _listener.say(f"{label}: not run: {future.state.message}")
     return floor.codes
 
 
-def _submit(member: Member, floor: _Floor) -> PrefectFuture[Any]:
+def _submit(member: Member, floor: _Floor, *, complete: bool) -> PrefectFuture[Any]:
     """Submit a run as a task."""
-    label, log = member.cell.label, log_of(member, floor.folder)
+    label, log, start = member.cell.label, log_of(member, floor.folder), member.start
 
     @task(name="run", task_run_name=label, cache_policy=NO_CACHE, persist_result=False, log_prints=False)
     def body(uri: str) -> State[Any]:
-        if progress_of(member).complete:
+        if complete:
             _listener.say(f"{label}: complete, {uri}")
             return Completed(name="Cached", message=uri)
         _listener.say(f"{label}: starts, {uri}, log {log}")
         command = [sys.executable, "-m", "flows.cli", "train", str(write_config(member, floor.folder))]
         floor.running[label] = log
-        code = floor.codes[label] = floor.launcher.run(command, log, member.start)
+        code = floor.codes[label] = floor.launcher.run(command, log, start)
         del floor.running[label]
         floor.tracker.adopt(uri)
         _listener.say(f"{label}: ended with exit code {code}" + (f": {error_line(log)}" if code else ""))
