@@ -35,7 +35,9 @@ SMALL: dict[str, Any] = {
     "environment__max_turns": 8,
     "rollout__group_size": EPISODES // 2,
     "recovery__limit": 3,
+    "update__idle_limit": 1,
 }
+"""Few and short episodes: reading them is what takes time. None need be won, so an idle update is not the end."""
 
 
 @pytest.fixture(scope="module")
