@@ -20,7 +20,7 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from pivotopd.comparison.experiment import Experiment, load_experiment
-from pivotopd.comparison.launch import Launcher, error_line, last_line
+from pivotopd.comparison.launch import STOPPED, Launcher, error_line, last_line
 from pivotopd.comparison.results import Comparison
 from pivotopd.errors import PivotError
 from pivotopd.tracking import Tracker
@@ -126,6 +126,9 @@ def _submit(member: Member, floor: _Floor, *, complete: bool) -> PrefectFuture[A
         if complete:
             _listener.say(f"{label}: complete, {uri}")
             return Completed(name="Cached", message=uri)
+        if floor.launcher.stopping:
+            floor.codes[label] = STOPPED
+            return Failed(message="the comparison was stopped first")
         _listener.say(f"{label}: starts, {uri}, log {log}")
         command = [sys.executable, "-m", "flows.cli", "train", str(write_config(member, floor.folder))]
         floor.running[label] = log

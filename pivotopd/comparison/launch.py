@@ -53,6 +53,11 @@ class Launcher:
     _change: threading.Lock = field(default_factory=threading.Lock)
     _stopping: bool = False
 
+    @property
+    def stopping(self) -> bool:
+        """Nothing more is started."""
+        return self._stopping
+
     def run(self, command: Sequence[str], log: Path, start: Start | None) -> int:
         """Run a command to its end and return its exit code; a signal's number is negative.
 
