@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "recovery__limit": 3,
     "update__idle_limit": 1,
 }
-"""Few and short episodes: reading them is what takes time. None need be won, so an idle update is not the end."""
+"""Few and short episodes: reading takes the time. None need be won: an idle update is not the end."""
 
 
 @pytest.fixture(scope="module")
