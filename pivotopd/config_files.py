@@ -27,6 +27,8 @@ _value_text.maxstring = _value_text.maxother = 120
 _value_text.maxlevel = 3
 
 
+_CHOICE_KEYS = frozenset({"method.name", "student.kind", "teacher.kind"})
+"""Keys that choose what a section is; another choice starts from its own defaults."""
 _DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny", "teacher": "oracle"}
 _MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url"})
 """Keys at which a key or password may stand by mistake: an error does not repeat their value."""
@@ -77,7 +79,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
     data: dict[str, Any] = {}
     if path is not None:
         data = read_yaml(Path(path))
-    for override in overrides:
+    for override in _sections_first(overrides):
         _apply(data, override)
     return parse_config(data, where=" ".join([str(path), *overrides] if path else overrides))
 
@@ -109,7 +111,7 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
         ConfigError: As :func:`load_config`.
     """
     data = config.model_dump(mode="json")
-    for override in overrides:
+    for override in _sections_first(overrides):
         _apply(data, override)
     return parse_config(data, where=" ".join(overrides))
 
@@ -142,6 +144,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+def _sections_first(overrides: Sequence[str]) -> list[str]:
+    """Order overrides: a choice or a whole section before single keys, so that it never takes one back."""
+
+    def depth(override: str) -> int:
+        key = override.partition("=")[0]
+        return 0 if key in _CHOICE_KEYS else key.count(".")
+
+    return sorted(overrides, key=depth)
+
+
 def _apply(data: dict[str, Any], override: str) -> None:
     """Set ``a.b=value`` in nested dictionaries; the value is read as YAML."""
     key, separator, text = override.partition("=")
@@ -150,7 +162,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     value = parse_yaml(text, where=f"value of {key}")
     if isinstance(value, str):
         value = _number(value)
-    if key in {"method.name", "student.kind", "teacher.kind"} and _other_choice(data, key, value):
+    if key in _CHOICE_KEYS and _other_choice(data, key, value):
         data.pop(key.partition(".")[0])  # another choice starts from its own defaults
     *parents, last = key.split(".")
     node = data

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pivotopd.config import SelfSection
 from pivotopd.config_files import load_config, parse_yaml
 from pivotopd.errors import ConfigError
+from pivotopd.methods.sections import RlsdMethod
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
@@ -107,6 +109,22 @@ def test_another_choice_starts_from_its_own_defaults(tmp_path: Path) -> None:
         assert (config.method.name, config.student.kind) == ("grpo", "pretrained")
     for name in ("method=pivotopd", "method.name=pivotopd"):
         assert load_config(path, [name]).method.prevention_weight == 0.5  # type: ignore[union-attr] # pivotopd
+
+
+@given(
+    order=st.permutations(
+        ["method=rlsd", "method.mix=0.25", "method.bound=0.1", "teacher.kind=self", "teacher.temperature=0.5"]
+    ),
+    name=st.sampled_from(["method=rlsd", "method.name=rlsd", "method={name: rlsd}"]),
+)
+def test_a_choice_never_takes_back_a_setting_whatever_the_order(order: list[str], name: str) -> None:
+    config = load_config(None, [name if one == "method=rlsd" else one for one in order])
+    assert config.method == RlsdMethod(mix=0.25, bound=0.1)
+    assert config.teacher == SelfSection(temperature=0.5)
+
+
+def test_of_two_values_of_one_key_the_last_one_counts() -> None:
+    assert load_config(None, ["seed=1", "rollout.tasks=2", "seed=3"]).seed == 3
 
 
 @given(text=st.text(max_size=60), value=st.text(st.characters(categories=("L", "N", "P", "S")), max_size=20))
