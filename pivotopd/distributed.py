@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import importlib.metadata
 import io
 import logging
@@ -38,7 +39,7 @@ def join() -> Any:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(_extensions_folder()))
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions_folder()))
     if not dist.is_initialized():
         _join_torch("nccl" if on_gpu else "gloo")
     with quiet(), _own_programs_first():
@@ -56,11 +57,16 @@ def join() -> Any:
     return deepspeed
 
 
-def _extensions_folder() -> Path:
-    """Return where compiled operators are kept: in the user's cache, apart for each pair of versions."""
+def extensions_folder() -> Path:
+    """Return where compiled operators are kept: in the user's cache, apart for each installation.
+
+    Ninja compiles anew when a path of the compiler's command changes, so two environments that share a folder
+    would undo each other's work at every start.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     versions = f"torch-{torch.__version__}-deepspeed-{importlib.metadata.version('deepspeed')}"
-    return Path(base) / "pivotopd" / "torch_extensions" / versions
+    place = hashlib.sha256(f"{sys.prefix} {torch.__file__}".encode()).hexdigest()[:8]
+    return Path(base) / "pivotopd" / "torch_extensions" / f"{versions}-{place}"
 
 
 def _join_torch(backend: str) -> None:
