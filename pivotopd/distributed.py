@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
-import importlib.metadata
 import io
 import logging
 import os
@@ -20,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pivotopd.compiled_operators import extensions_folder, using
 from pivotopd.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +38,7 @@ def join() -> Any:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    given = os.environ.get("TORCH_EXTENSIONS_DIR")
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions_folder()))
     if not dist.is_initialized():
         _join_torch("nccl" if on_gpu else "gloo")
@@ -46,7 +46,10 @@ def join() -> Any:
         import deepspeed  # noqa: PLC0415 - heavy, and DS_ACCELERATOR must be set before
 
         try:
-            deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+            with (
+                contextlib.nullcontext() if given else using(extensions_folder())
+            ):  # a given one is the user's
+                deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
         except (RuntimeError, OSError) as error:  # OSError: the folder of compiled operators
             raise ConfigError(
                 f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0][:120]}",
@@ -55,18 +58,6 @@ def join() -> Any:
                 "can be written: the first start compiles an operator there",
             ) from error
     return deepspeed
-
-
-def extensions_folder() -> Path:
-    """Return where compiled operators are kept: in the user's cache, apart for each installation.
-
-    Ninja compiles anew when a path of the compiler's command changes, so two environments that share a folder
-    would undo each other's work at every start.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    versions = f"torch-{torch.__version__}-deepspeed-{importlib.metadata.version('deepspeed')}"
-    place = hashlib.sha256(f"{sys.prefix} {torch.__file__}".encode()).hexdigest()[:8]
-    return Path(base) / "pivotopd" / "torch_extensions" / f"{versions}-{place}"
 
 
 def _join_torch(backend: str) -> None:

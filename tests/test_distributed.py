@@ -7,10 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from pivotopd.distributed import extensions_folder
-
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -29,12 +25,3 @@ def test_a_folder_of_operators_that_cannot_be_written(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert folder in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_two_environments_do_not_share_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = extensions_folder()
-    assert here == extensions_folder()
-    monkeypatch.setattr(sys, "prefix", "/another/.venv")
-    elsewhere = extensions_folder()
-    assert elsewhere.parent == here.parent
-    assert elsewhere != here
