@@ -82,6 +82,22 @@ def _run(body: Callable[[], int | None]) -> int:
         if end.code == INTERRUPTED:  # Typer met the KeyboardInterrupt first
             _say("interrupted")
         raise
+    except Exception as error:
+        asked = _stop_behind(error)
+        if asked is None:
+            raise
+        _say("interrupted" if isinstance(asked, KeyboardInterrupt) else f"error: {asked}")
+        return asked.exit_code if isinstance(asked, Preempted) else INTERRUPTED
+
+
+def _stop_behind(error: BaseException) -> Preempted | KeyboardInterrupt | None:
+    """Return the request to stop that an error followed from: a library may stumble over one midway."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, Preempted | KeyboardInterrupt):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 def _flushed(body: Callable[[], int | None]) -> int:

@@ -258,7 +258,7 @@ def working_folder(experiment: Experiment, member: Member) -> Path:
     """Return a local folder for logs and configurations of runs: beside the report, if the root is local."""
     root = member.work.store.blobs.local_root
     if root is None:
-        root = Path(tempfile.gettempdir()) / "pivotopd"
+        root = Path(tempfile.gettempdir()) / "pivotopd-comparisons"
     return root / prefix_of(experiment)
 
 

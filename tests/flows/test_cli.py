@@ -177,6 +177,26 @@ def test_the_bodys_code_is_returned_and_none_is_success() -> None:
     assert run_command(lambda: None) == 0
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_library_that_stumbles_over_a_signal_changes_no_code(number: str, code: int) -> None:
+    done = run_python(
+        f"""
+        import os, signal, sys, time
+        from pivotopd.exits import run_command
+        def body():
+            try:
+                os.kill(os.getpid(), signal.{number})
+                time.sleep(60)
+            except BaseException:
+                raise ValueError("not ready for this")
+        sys.exit(run_command(body))
+        """,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])
 def test_signals_end_with_their_code(number: str, code: int) -> None:
     done = run_python(

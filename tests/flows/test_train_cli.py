@@ -33,12 +33,13 @@ def test_a_dry_run_says_what_the_templates_do(
     teacher = templated(tmp_path / "teacher", student, TRIMMING)
     local = f"teacher={{kind: local, path: {teacher}, prompt_tokens: 2048, reply_tokens: 256}}"
     assert train(student, tmp_path / "root", local, "--dry-run") == 0
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
     own, other = lines.index("prompts of the student:"), lines.index("prompts of the teacher:")
     assert lines[own + 1].startswith("  chat template: none; a prompt is the message as plain text")
     assert any(line.startswith("  system role: ignored; none is sent") for line in lines[other:])
     assert any(line.startswith("  white space around a message: trimmed; ") for line in lines[other:])
-    assert any(line.startswith("label 0000") for line in lines[other:])
+    assert any(line.startswith("label 0000") for line in printed.out.splitlines())
     assert not (tmp_path / "root").exists()
 
 
