@@ -51,11 +51,11 @@ def prepare(run: str, iteration: int | None, overrides: Sequence[str]) -> tuple[
     work, plan = rerun(run, "evaluate", None, overrides)
     finished = updates_done(work, plan)
     made = any(True for _ in list_artifacts(work.store, work.layout.checkpoints))
-    if iteration is None and not finished and made:
+    if not finished and made and iteration != 0:
         raise ArtifactError(
             "the run's checkpoints were made by other code or with other games than these",
             where=work.store.join(work.layout.checkpoints),
-            mend="use the version that made them; --iteration 0 evaluates the start policy",
+            mend="use the version that made them; --iteration 0 takes the start policy",
         )
     chosen = finished if iteration is None else iteration
     if chosen > finished:

@@ -212,8 +212,9 @@ def progress_of(member: Member, *, any_code: bool = False) -> Progress:
         if artifact is not None:
             found[iteration] = artifact
     wanted = len(member.iterations)
-    if not found and any_code:
-        return Progress(_of_any_code(member), wanted, 0, other_code=True)
+    others = {} if found or not any_code else _of_any_code(member)
+    if others:
+        return Progress(others, wanted, 0, other_code=True)
     updates = min(updates_done(member.work, member.plan), member.config.iterations)
     return Progress(found, wanted, updates)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from pivotopd.artifacts import artifact_at
 from pivotopd.config import SelfSection
+from pivotopd.errors import ArtifactError
 from stages.plan import Plan
 from stages.work import Job, Source
 
@@ -76,7 +77,14 @@ class DiagnosisPlan:
         given = self.plan.config.diagnosis.mistakes
         if given is None:
             return {"data": self._data, "panel": self.job("diagnose", 0).output}
-        return {"data": self._data, "given": Source("", artifact_at(given).manifest.content_digest)}
+        artifact = artifact_at(given)
+        if artifact.manifest.stage != "mistakes":
+            raise ArtifactError(
+                f"this is an artifact of the stage {artifact.manifest.stage!r}, not a set of mistakes",
+                where=artifact.uri,
+                mend="set diagnosis.mistakes to RUN/iterations/0000/mistakes/DIGEST of a diagnosis",
+            )
+        return {"data": self._data, "given": Source("", artifact.manifest.content_digest)}
 
     def _job(self, stage: str, iteration: int, inputs: dict[str, Source]) -> Job:
         return self.plan.make(stage, iteration, self.plan.layout.stage(iteration, stage), inputs)

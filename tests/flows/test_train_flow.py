@@ -155,9 +155,11 @@ def test_checkpoints_of_other_code_are_not_passed_over_in_silence(
 
     open_run(small_config(tmp_path, student, seed=1))  # its updates have other digests
     shutil.copytree(roots[0] / "small" / "checkpoints", tmp_path / "small" / "checkpoints")
-    with pytest.raises(ArtifactError, match="made by other code"):
-        prepare(f"{tmp_path}/small", None, [])
+    for asked in (None, 1, 99):
+        with pytest.raises(ArtifactError, match="made by other code"):
+            prepare(f"{tmp_path}/small", asked, [])
     assert prepare(f"{tmp_path}/small", 0, [])[2] == 0
+    shutil.rmtree(tmp_path / "small" / "checkpoints")
     with pytest.raises(ArtifactError, match="has 0 updates, not 1"):
         prepare(f"{tmp_path}/small", 1, [])
 

@@ -171,6 +171,13 @@ def test_what_other_code_made_is_found_only_where_it_is_asked_for(
     assert measured(member, code=None, any_code=True).state == "complete, made by other code"
 
 
+def test_a_run_that_was_never_started_is_nobody_elses(tmp_path: Path, student: Path) -> None:
+    (one, *_) = members(written(tmp_path, student, {"pivotopd": {}}))
+    found = progress_of(one, any_code=True)
+    assert (found.other_code, found.complete) == (False, False)
+    assert "other code" not in measured(one, code=None, any_code=True).state
+
+
 def test_the_report_lies_in_the_root_and_missing_runs_are_refused_last(
     finished: StoredRun, member: Member, tmp_path: Path, student: Path
 ) -> None:

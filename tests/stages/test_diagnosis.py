@@ -206,6 +206,15 @@ def test_a_given_set_that_does_not_exist_is_refused(copy: Callable[[], StoredRun
         copy().run("mistakes", 0, *SETTINGS, "diagnosis.mistakes=/nowhere/mistakes/abc")
 
 
+def test_a_given_artifact_of_another_stage_is_refused_before_any_work(
+    diagnosed: StoredRun, copy: Callable[[], StoredRun]
+) -> None:
+    panel = of(diagnosed, "diagnose", 0)
+    with pytest.raises(ArtifactError, match="of the stage 'diagnose', not a set of mistakes") as caught:
+        copy().run("mistakes", 0, *SETTINGS, f"diagnosis.mistakes={panel.uri}")
+    assert caught.value.where == panel.uri
+
+
 # --------------------------------------------------------------------------- extremes
 
 
