@@ -113,8 +113,12 @@ def test_a_wrong_setting_names_its_arm(tmp_path: Path) -> None:
     assert "arm 'wrong'" in str(caught.value.where)
 
 
-def test_the_example_in_configs_is_one() -> None:
-    file = Path(__file__).resolve().parents[2] / "configs" / "compare-demo.yaml"
+@pytest.mark.parametrize(
+    ("name", "runs"), [("demo", 12), ("laptop", 21), ("laptop-tuning", 28), ("laptop-no-gap", 4)]
+)
+def test_the_experiments_in_configs_are_what_the_pages_say(name: str, runs: int) -> None:
+    file = Path(__file__).resolve().parents[2] / "configs" / f"compare-{name}.yaml"
     cells = cells_of(load_experiment(file), file)
-    assert len(cells) == 12
+    assert len(cells) == runs
     assert {cell.config.environment.prompt for cell in cells} == {"compact"}
+    assert len({(cell.seed, cell.config.model_dump_json()) for cell in cells}) == runs, "no twins"
