@@ -18,6 +18,7 @@ import pytest
 from pivotopd.config import EndpointSection
 from pivotopd.errors import ConfigError, Preempted, TeacherError
 from pivotopd.exits import stop_signals
+from pivotopd.ledger import Counts
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.endpoint import EndpointChat
 from pivotopd.teacher.reply_cache import ReplyCache
@@ -49,16 +50,15 @@ def test_answers_come_in_order_and_the_ledger_is_exact(tmp_path: Path) -> None:
     with serving(echo) as server:
         one = chat(server.url, tmp_path, price_input=2.0, price_output=10.0)
         assert texts(one.ask(asks("a", "b", "c"))) == ["re: a", "re: b", "re: c"]
-        assert one.counts == {
-            "teacher_calls": 3, "teacher_cached": 0, "teacher_retries": 0, "teacher_failed": 0,
-            "teacher_prompt_tokens": 30, "teacher_reply_tokens": 15,
-            "teacher_cost_millionths": 30 * 2 + 15 * 10,
-        }  # fmt: skip
+        assert one.spent == Counts(
+            teacher_calls=3, teacher_prompt_tokens=30, teacher_reply_tokens=15,
+            teacher_cost_millionths=30 * 2 + 15 * 10,
+        )  # fmt: skip
         assert server.keys == [None] * 3
         assert set(server.paths) == {"/v1/models", "/v1/chat/completions"}
         body = next(body for body in server.bodies if body["messages"][0]["content"] == "a")
     assert body == {"model": "big", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4096}
-    assert "teacher_cost_millionths" not in chat(server.url, tmp_path).counts
+    assert "teacher_cost_millionths" not in chat(server.url, tmp_path).spent.listed()
 
 
 def test_what_was_answered_is_not_asked_again_not_even_with_the_server_gone(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_was_answered_is_not_asked_again_not_even_with_the_server_gone(tmp_
         assert (one.calls, one.cached) == (2, 1)
     other = chat(f"http://127.0.0.1:{closed_port()}", tmp_path, api_key_variable="NOT_SET_ANYWHERE")
     assert texts(other.ask(asks("b", "a"))) == ["re: b", "re: a"]
-    assert (other.calls, other.cached, other.counts["teacher_prompt_tokens"]) == (0, 2, 0)
+    assert (other.calls, other.cached, other.spent.teacher_prompt_tokens) == (0, 2, 0)
 
 
 @pytest.mark.parametrize(
