@@ -1,4 +1,4 @@
-"""The ledger's type: sums field by field, one way into a manifest, and what stays out of its content digest."""
+"""The ledger's type: sums field by field, the way into a manifest, and what its content digest leaves out."""
 
 from __future__ import annotations
 

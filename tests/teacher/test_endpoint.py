@@ -150,6 +150,25 @@ def test_a_reply_whose_tokens_are_not_told_is_a_reply(tmp_path: Path, usage: obj
         assert (one.retries, one.prompt_tokens, one.reply_tokens) == (0, 0, told)
 
 
+@pytest.mark.parametrize(
+    ("details", "cached"), [({"cached_tokens": 7}, 7), ({"cached_tokens": None}, 0), (None, 0)]
+)
+def test_tokens_in_the_server_s_prefix_cache_are_counted_where_it_tells(
+    tmp_path: Path, details: object, cached: int
+) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": details}
+    body = {"choices": [{"message": {"content": "good"}}], "usage": usage}
+    with serving(lambda number, sent: Response(body)) as server:
+        one = chat(server.url, tmp_path)
+        one.ask(asks("a"))
+        assert one.spent == Counts(
+            teacher_calls=1,
+            teacher_prompt_tokens=9,
+            teacher_cached_prompt_tokens=cached,
+            teacher_reply_tokens=2,
+        )
+
+
 def test_a_request_that_fails_for_good_is_an_answer_without_text(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Response | str:
         return Response("boom", 503) if body["messages"][0]["content"] == "b" else "good"
