@@ -17,7 +17,7 @@ from pivotopd.learner import Learner
 from pivotopd.ledger import FIELDS, Counts
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
 from pivotopd.models.transformers_engine import TransformersEngine
-from pivotopd.records import Episode, Turn
+from pivotopd.records import Turn
 from stages import work as work_module
 from stages.runs import open_run
 from tests.small_student import small_config
@@ -163,14 +163,15 @@ def test_batches_change_padding_and_nothing_else(
             name: value for name, value in one.manifest.counts.items() if name not in one.manifest.varying
         }
         assert one.digest == two.digest
-        assert one.manifest.content_digest == two.manifest.content_digest
         assert {name: two.manifest.counts[name] for name in fixed} == fixed
     rounds = spent(run.artifact("rollout", 0)).rounds
     assert spent(other.artifact("rollout", 0)).rounds > rounds
     if batch == 1:
         assert spent(other.artifact("rollout", 0)).padded_tokens == 0
         assert spent(other.artifact("rollout", 0)).idle_tokens == 0
-    assert len(other.artifact("rollout", 0).rows(Episode)) == 6
+    # log-probabilities differ in their last bits; what was sampled is the same
+    sampled, again = run.artifact("rollout", 0).rows(Turn), other.artifact("rollout", 0).rows(Turn)
+    assert [turn.response_ids for turn in sampled] == [turn.response_ids for turn in again]
 
 
 def test_what_varies_is_what_the_ledger_says(logged: tuple[StoredRun, Counter[str]]) -> None:
