@@ -98,7 +98,8 @@ class Watcher:
         self._jobs[stage] += 1
         self._cached[stage] += done.cached
         self._seconds[stage] += 0.0 if done.cached else spent
-        self._counts[stage].update(manifest.counts)
+        left_out = {name for name in manifest.varying if not name.startswith("teacher_")}
+        self._counts[stage].update({k: v for k, v in manifest.counts.items() if k not in left_out})
         shown = [
             f"{name} {metrics[f'{stage}/{name}']:.3g}"
             for name in SHOWN_METRICS[stage]

@@ -1,4 +1,4 @@
-"""``pivotopd inspect``: what a run holds, and one episode turn by turn."""
+"""``pivotopd inspect``: what a run holds, what it took, and one episode turn by turn."""
 
 from __future__ import annotations
 
@@ -24,12 +24,28 @@ def inspect(
     episode: Annotated[
         str | None, typer.Option("--episode", help="Show this episode turn by turn, such as 0003/000/01.")
     ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Show what was used: steps, tokens, calls, seconds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --cost: print JSON.")] = False,
 ) -> None:
-    """Show what a run holds; with --episode, one episode with its pivots, recoveries and advantages."""
+    """Show what a run holds, with --cost what it took; with --episode, one episode turn by turn."""
     from rich.console import Console
 
+    from pivotopd.errors import ConfigError
+
+    if (cost and episode is not None) or (as_json and not cost):
+        raise ConfigError(
+            "--cost is about a run or an iteration, and --json about --cost",
+            where="--episode" if episode is not None else "--json",
+            mend="give RUN --cost [--iteration N] [--json], or RUN --episode ID",
+        )
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-    if episode is not None:
+    if cost:
+        from flows.bill import show_cost
+
+        show_cost(console, run, iteration, as_json=as_json)
+    elif episode is not None:
         _show_episode(console, run, _iteration_of(episode, iteration), episode)
     else:
         _show_run(console, run, iteration)

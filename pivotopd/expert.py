@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pivotopd.environments.base import Env, Environment, PlayedTurn, StepResult, Task
+from pivotopd.environments.metered import count_replay
 from pivotopd.errors import ConfigError, ReplayDivergence, SearchLimit
 from pivotopd.rollout import Job, Start
 
@@ -86,6 +87,7 @@ def _opener(job: Job, past: Sequence[PlayedTurn]) -> Callable[[Env], StepResult]
     """Return what plays an expert's turns in a fresh instance, checked against what the expert saw."""
 
     def open_at(env: Env) -> StepResult:
+        count_replay(env)
         seen = env.reset(job.task, job.seed)
         for index, turn in enumerate(past):
             if seen.observation != turn.observation:

@@ -76,12 +76,14 @@ class ImitationReport:
 
     Attributes:
         tokens: Tokens trained on, without padding.
-        padded_share: Share of the computed positions that were padding.
+        response_tokens: Those of them that responses hold.
+        padded_tokens: Padding positions that were computed.
         loss_nats: Mean loss of the last steps, in nats a weighted token.
     """
 
     tokens: int
-    padded_share: float
+    response_tokens: int
+    padded_tokens: int
     loss_nats: float
 
 
@@ -118,7 +120,7 @@ def imitate(
         optimizer, lambda step: learning_rate_factor(step, plan.steps)
     )
     model.train()
-    tokens = computed = 0
+    tokens = responses = computed = 0
     recent: list[Tensor] = []
     loss_nats = math.nan
     for step, picked in zip(range(1, plan.steps + 1), _batches(rows, plan), strict=False):
@@ -130,6 +132,7 @@ def imitate(
         optimizer.step()
         schedule.step()
         tokens += sum(len(rows[i].prompt_ids) + len(rows[i].response_ids) for i in picked)
+        responses += sum(len(rows[i].response_ids) for i in picked)
         computed += ids.numel()
         recent.append(loss.detach())
         if step % _REPORT_STEPS == 0 or step == plan.steps:
@@ -143,7 +146,7 @@ def imitate(
             if progress:
                 progress(step, plan.steps, loss_nats)
     model.eval()
-    return ImitationReport(tokens, 1 - tokens / computed, loss_nats)
+    return ImitationReport(tokens, responses, computed - tokens, loss_nats)
 
 
 def learning_rate_factor(step: int, steps: int) -> float:

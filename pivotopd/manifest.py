@@ -2,14 +2,15 @@
 
 Two digests: the *digest* names the work (stage, configuration that it reads, code, inputs, schema versions,
 seed) before it is done, and finds finished work again; the *content digest* names the result (hashes of parts
-and files, counts) and is equal whenever the same rows came out. Times and log files stay out of both.
+and files, counts) and is equal whenever the same rows came out. Times, log files, and counts that depend on
+batch sizes or caches stay out of both.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -106,7 +107,7 @@ class Manifest(_Strict):
     digest: str
     """Digest of the work; also the folder's name."""
     content_digest: str
-    """Digest of the result; equal for equal parts, files and counts."""
+    """Digest of the result; equal for equal parts, files and counts that do not vary."""
     run: str
     """Name of the run, or ``shared``."""
     iteration: int | None
@@ -125,6 +126,8 @@ class Manifest(_Strict):
     """Other files."""
     counts: dict[str, int] = {}
     """Exact ledger of the work: steps, tokens, calls."""
+    varying: tuple[str, ...] = ()
+    """Names of the counts that also depend on batch sizes, caches or the process, such as padding."""
     seconds: dict[str, float] = {}
     """Wall time of the phases."""
     notes: dict[str, str] = {}
@@ -164,7 +167,9 @@ class Manifest(_Strict):
                 where=where,
                 mend="delete the folder, rerun the stage",
             ) from error
-        if manifest.content_digest != content_digest(manifest.parts, manifest.files, manifest.counts):
+        if manifest.content_digest != content_digest(
+            manifest.parts, manifest.files, manifest.counts, manifest.varying
+        ):
             raise ArtifactError(
                 "the manifest contradicts its own content digest",
                 where=where,
@@ -173,11 +178,13 @@ class Manifest(_Strict):
         return manifest
 
 
-def content_digest(parts: Sequence[Part], files: Sequence[File], counts: Mapping[str, int]) -> str:
-    """Return the digest (sha256, hex) of a result: parts, files that are not logs, and counts."""
+def content_digest(
+    parts: Sequence[Part], files: Sequence[File], counts: Mapping[str, int], varying: Collection[str] = ()
+) -> str:
+    """Return the digest (sha256, hex) of a result: parts, content files, counts that do not vary."""
     content = {
         "parts": [[part.table, part.version, part.rows, part.sha256] for part in parts],
         "files": sorted([file.name, file.sha256] for file in files if file.kind == "content"),
-        "counts": dict(counts),
+        "counts": {name: value for name, value in counts.items() if name not in varying},
     }
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()

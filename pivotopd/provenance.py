@@ -30,6 +30,7 @@ NEUTRAL = frozenset(
         "pivotopd.config_files",
         "pivotopd.errors",
         "pivotopd.exits",
+        "pivotopd.ledger",
         "pivotopd.manifest",
         "pivotopd.methods.sections",
         "pivotopd.outbox",

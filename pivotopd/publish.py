@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from pivotopd.blobs import NO_SPACE, attempt_name, intact, sha256_of, storage_errors, sweep, sync
 from pivotopd.errors import StorageError
+from pivotopd.ledger import Counts, manifest_counts
 from pivotopd.manifest import File, Manifest, Part, content_digest
 from pivotopd.records import R, to_table
 
@@ -190,6 +191,7 @@ class ArtifactWriter:
         self,
         *,
         counts: Mapping[str, int],
+        spent: Counts | None = None,
         seconds: Mapping[str, float] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> Artifact:
@@ -198,19 +200,25 @@ class ArtifactWriter:
         Of two writers of one digest the first one's artifact is returned to both.
 
         Args:
-            counts: Exact ledger of the work; part of the content digest.
+            counts: What the stage alone counts; part of the content digest.
+            spent: What the work used; the bytes of this artifact are added.
             seconds: Wall time of the phases.
             notes: Facts worth keeping.
         """
         if self._published:
             raise ValueError("the artifact is already published")
+        written = sum(stored.bytes for stored in (*self._parts, *self._files))
+        listed, varying = manifest_counts(
+            counts, None if spent is None else spent + Counts(bytes_written=written)
+        )
         manifest = Manifest(
             **asdict(self._header),
-            content_digest=content_digest(self._parts, self._files, counts),
+            content_digest=content_digest(self._parts, self._files, listed, varying),
             created_at=datetime.now(UTC),
             parts=tuple(self._parts),
             files=tuple(self._files),
-            counts=dict(counts),
+            counts=listed,
+            varying=varying,
             seconds=dict(seconds or {}),
             notes=dict(notes or {}),
         )

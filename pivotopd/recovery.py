@@ -32,16 +32,6 @@ class Recovered:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Exact counts of a recover stage."""
-
-    env_steps: int = 0
-    restores: int = 0
-    replays: int = 0
-    teacher_queries: int = 0
-
-
-@dataclass(slots=True)
 class _Chain:
     """A chain in progress: the context it stands in, and the environment once it has one."""
 
@@ -80,6 +70,9 @@ class Recoverer:
         limit: Most chains an iteration.
         how: Restore stored states, or replay.
         run_seed: Seed of the run.
+
+    Attributes:
+        teacher_queries: Recovery actions that the teacher was asked for so far.
     """
 
     environment: Environment
@@ -92,7 +85,7 @@ class Recoverer:
     limit: int
     how: Reach
     run_seed: int
-    counts: Counts = field(default_factory=Counts)
+    teacher_queries: int = 0
 
     def recover(
         self, transcripts: Mapping[str, Transcript], labels: Sequence[Label], iteration: int
@@ -153,7 +146,7 @@ class Recoverer:
 
     def _deepen(self, chains: Sequence[_Chain], depth: int) -> None:
         """Give every chain its turn at one depth, in one batch of queries and one of requests."""
-        self.counts.teacher_queries += len(chains)
+        self.teacher_queries += len(chains)
         queries = [Query(chain.transcript.task, chain.prompt.view, chain.snapshot) for chain in chains]
         asking: list[_Chain] = []
         for chain, gold in zip(chains, self.teacher.next_actions(queries), strict=True):
@@ -240,13 +233,7 @@ class Recoverer:
         if chain.env is None:
             chain.env = self.environment.open()
             transcript = chain.transcript
-            stored = chain.snapshot is not None and chain.env.spec.fork == "value"
-            restored = self.how == "snapshot" and stored
-            self.counts.restores += restored
-            self.counts.replays += not restored
-            self.counts.env_steps += 0 if restored else turn
             reach(chain.env, transcript.task, transcript.episode.seed, transcript.turns, turn, self.how)
-        self.counts.env_steps += 1
         result = chain.env.step(action)
         chain.rows[-1] = replace(chain.rows[-1], reward=result.reward, next_observation=result.observation)
         if result.done:

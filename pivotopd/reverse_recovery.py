@@ -19,7 +19,7 @@ class ReverseRecoverer(Recoverer):
     """A :class:`~pivotopd.recovery.Recoverer` whose rows are the recorded turns after each pivotal turn."""
 
     def _deepen(self, chains: Sequence[_Chain], depth: int) -> None:
-        self.counts.teacher_queries += len(chains)
+        self.teacher_queries += len(chains)
         queries = [Query(chain.transcript.task, chain.prompt.view, chain.snapshot) for chain in chains]
         for chain, gold in zip(chains, self.teacher.next_actions(queries), strict=True):
             hinted = self.prompter.hinted(chain.prompt, hint=gold) if gold else None

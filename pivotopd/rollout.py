@@ -78,15 +78,6 @@ class Origin:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Exact counts of a rollout."""
-
-    env_steps: int = 0
-    env_resets: int = 0
-    rounds: int = 0
-
-
-@dataclass(slots=True)
 class _Live:
     """An episode in play."""
 
@@ -134,7 +125,6 @@ class Player:
     max_turns: int
     batch_episodes: int
     origin: Origin
-    counts: Counts = field(default_factory=Counts)
 
     def play(self, jobs: Iterable[Job]) -> Iterator[Played]:
         """Play all jobs and yield each episode when it ends, in no particular order."""
@@ -158,7 +148,6 @@ class Player:
     def _open(self, job: Job) -> _Live | Played:
         env = self.environment.open()
         try:
-            self.counts.env_resets += 1
             if job.start is None:
                 return _Live(job, env, env.reset(job.task, job.seed), [], 0)
             pairs = [(turn.observation, turn.action) for turn in job.start.turns]
@@ -217,7 +206,6 @@ class Player:
         """Return the policy's move in each episode, all of one batch of requests."""
         requests = [Request(one.prompt.ids, _response_seed(one)) for one in asking if one.prompt]
         completions = self.generator.generate(requests, self.sampling) if requests else []
-        self.counts.rounds += bool(requests)
         return [
             self._move(request, completion) for request, completion in zip(requests, completions, strict=True)
         ]
@@ -238,7 +226,6 @@ class Player:
     def _step(self, one: _Live, move: _Move) -> None:
         """Send a move's action and keep the row."""
         before, snapshot, state_hash = one.result, one.env.dump(), one.env.state_hash()
-        self.counts.env_steps += 1
         after = one.env.step(move.reply.action)
         one.turns.append(
             Turn(

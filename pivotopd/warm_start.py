@@ -22,8 +22,10 @@ from pivotopd.environments.alfworld.generator import PLAIN, TRAIN_SPLIT, generat
 from pivotopd.environments.alfworld.skill_demonstrations import with_made_up_skills
 from pivotopd.environments.alfworld.wording import make_wording, phrases
 from pivotopd.environments.base import Wording
+from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.errors import ConfigError
 from pivotopd.imitation import ImitationPlan, ImitationReport, ImitationRow, imitate
+from pivotopd.ledger import Counts
 from pivotopd.models.checkpoint import Policy, make_policy
 from pivotopd.models.codec import TokenizerCodec
 from pivotopd.models.tiny import build_model, build_tokenizer
@@ -50,6 +52,7 @@ class WarmStartReport:
         response_tokens: Mean tokens of their responses.
         imitation: What training did.
         start: What the check found.
+        spent: What training and check used; the training of a token is counted whenever it is done.
         demonstrate_s: Seconds for games and demonstrations.
         imitate_s: Seconds for training.
         check_s: Seconds for the check.
@@ -60,6 +63,7 @@ class WarmStartReport:
     response_tokens: float
     imitation: ImitationReport
     start: StartReport
+    spent: Counts
     demonstrate_s: float
     imitate_s: float
     check_s: float
@@ -94,13 +98,14 @@ def warm_start(config: RunConfig, progress: Progress | None = None) -> tuple[Pol
     )
     imitation = imitate(policy.model, rows, plan, lambda step, steps, _: told("imitate", step, steps))
     trained = time.perf_counter()
-    start = _check(config, wording, policy, told)
+    start, checked = _check(config, wording, policy, told)
     report = WarmStartReport(
         demonstrations=len(rows),
         prompt_tokens=float(np.mean([len(row.prompt_ids) for row in rows])),
         response_tokens=float(np.mean([len(row.response_ids) for row in rows])),
         imitation=imitation,
         start=start,
+        spent=_trained(imitation, section.prompt_weight) + checked,
         demonstrate_s=shown - began,
         imitate_s=trained - shown,
         check_s=time.perf_counter() - trained,
@@ -165,8 +170,16 @@ def _games(config: RunConfig, told: Progress) -> Iterator[Game]:
     told("demonstrate", section.games, section.games)
 
 
-def _check(config: RunConfig, wording: Wording, policy: Policy, told: Progress) -> StartReport:
-    """Play held-out games with the student."""
+def _trained(report: ImitationReport, prompt_weight: float) -> Counts:
+    return Counts(
+        training_input_tokens=report.tokens,
+        trained_tokens=report.tokens if prompt_weight > 0 else report.response_tokens,
+        training_padding_tokens=report.padded_tokens,
+    )
+
+
+def _check(config: RunConfig, wording: Wording, policy: Policy, told: Progress) -> tuple[StartReport, Counts]:
+    """Play held-out games with the student; return what was found and what it took."""
     section, environment, rollout = config.warm_start, config.environment, config.rollout
     told("check", 0, 1)
     games = generate_games(
@@ -176,18 +189,20 @@ def _check(config: RunConfig, wording: Wording, policy: Policy, told: Progress) 
         environment.generated.task_types,
         PLAIN,
     )
+    # The engine of the demonstrations, whatever the run plays.
+    played = MeteredEnvironment(AlfworldEnvironment(environment.model_copy(update={"engine": "native"})))
+    engine = TransformersEngine(policy)
     check = StartCheck(
-        # The engine of the demonstrations, whatever the run plays.
-        environment=AlfworldEnvironment(environment.model_copy(update={"engine": "native"})),
+        environment=played,
         prompter=Prompter(wording, policy.codec, environment.history, rollout.prompt_tokens),
-        generator=TransformersEngine(policy),
+        generator=engine,
         max_turns=environment.max_turns,
         response_tokens=rollout.response_tokens,
         seed=section.seed,
     )
     report = check.run([task_of(game) for game in games])
     told("check", 1, 1)
-    return report
+    return report, played.counts + engine.counts + Counts(engine_starts=1)
 
 
 def _silent(phase: str, done: int, of: int) -> None:

@@ -31,12 +31,11 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Let the teacher read the panel's failed episodes and publish how often it finds the pivot."""
-    config, watch = work.config, Stopwatch()
+    config, watch, ledger = work.config, Stopwatch(), Ledger(work)
     with watch.phase("read"):
         cases = cases_of(work.input(job, "panel"), work.environment, config.diagnosis_split)
-    policy = job.inputs.get("policy")  # there where the student teaches
-    ledger = Ledger(work.engine(policy)) if policy else None
-    teacher = teacher_of(work, job)
+    with watch.phase("load"):
+        teacher = teacher_of(work, job)
     with watch.phase("teach"):
         rows = read_samples(
             teacher,
@@ -48,7 +47,7 @@ def run(work: Work, job: Job) -> Artifact:
         )
     found = summarise(rows, draws=config.diagnosis.draws, seed=config.diagnosis.seed)
     part = part_of(found, isinstance(config.teacher, OracleSection))
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(AgreementSample, rows)
         write_part(writer, part)
         return writer.publish(
@@ -58,8 +57,8 @@ def run(work: Work, job: Job) -> Artifact:
                 "correct": sum(row.correct for row in rows),
                 "readings_unread": found.unread,
                 **teacher.counts,
-                **(ledger.counts() if ledger else {}),
             },
+            spent=ledger.spent + teacher.spent,
             seconds=watch.seconds,
         )
 

@@ -47,10 +47,11 @@ def playing_reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Play the panel, read it, and publish episodes, readings and figures."""
-    config, watch, split = work.config.diagnosis, Stopwatch(), work.config.diagnosis_split
+    config, split = work.config.diagnosis, work.config.diagnosis_split
+    watch, ledger = Stopwatch(), Ledger(work)
     tasks = panel_of(work.environment.tasks(split), config.tasks)
-    ledger = Ledger(work.engine(job.inputs["policy"]))
-    player = player_of(work, job, split, config.temperature)
+    with watch.phase("load"):
+        player = player_of(work, job, split, config.temperature)
     with watch.phase("play"):
         jobs = panel_jobs(tasks, samples=config.samples, seed=config.seed)
         played = unbroken(play_all(work, player, jobs, "diagnosis episodes"), "diagnosis episodes")
@@ -65,7 +66,7 @@ def run(work: Work, job: Job) -> Artifact:
             turns += turn_readings(reading, work.config.environment.max_turns)
             work.progress("episodes read", done, len(played))
     part = failures_part(episodes, turns, draws=config.draws, seed=config.seed)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
         writer.write_rows(EpisodeReading, episodes)
@@ -80,9 +81,8 @@ def run(work: Work, job: Job) -> Artifact:
                 "no_pivot": sum(one.kind == "no_pivot" for one in episodes),
                 "unjudged": sum(one.kind == "unjudged" for one in episodes),
                 "unknown_turns": sum(turn.change == "unknown" for turn in turns),
-                "env_steps": player.counts.env_steps,
-                **ledger.counts(),
             },
+            spent=ledger.spent,
             seconds=watch.seconds,
         )
 

@@ -13,7 +13,7 @@ from pivotopd.records_diagnosis import EpisodeReading, Recovery
 from stages.diagnosis_plan import PARTS, START
 from stages.figures import part_of
 from stages.metrics import metrics_text
-from stages.work import Job, Stopwatch, Work
+from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = ()
 IMAGES: Final = {"failures": "failures.png", "interventions": "interventions.png", "recovery": "recovery.png"}
@@ -32,7 +32,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Write the report of a diagnosis from its parts."""
-    watch, max_turns = Stopwatch(), work.config.environment.max_turns
+    watch, ledger, max_turns = Stopwatch(), Ledger(work), work.config.environment.max_turns
     artifacts = {role: work.input(job, role) for role in job.inputs if role != "policy"}
     parts = tuple(part_of(artifacts[stage]) for stage in PARTS)
     started = {role: artifacts[role] for role in START.values() if role in artifacts}
@@ -41,8 +41,8 @@ def run(work: Work, job: Job) -> Artifact:
         start |= {one.key: one for one in part_of(artifact).figures}
     report = Report(_subject(work, job, artifacts["mistakes"]), parts, start)
     panel, recovery = started.get(START["diagnose"]), started.get(START["recovery_check"])
-    with work.begin(job) as writer:
-        with watch.phase("write"), writer.local_folder() as folder:
+    with watch.phase("write"), work.begin(job) as writer:
+        with writer.local_folder() as folder:
             plot_failures(
                 artifacts["diagnose"].rows(EpisodeReading),
                 panel.rows(EpisodeReading) if panel else None,
@@ -61,7 +61,9 @@ def run(work: Work, job: Job) -> Artifact:
             (folder / "report.json").write_text(to_json(report), encoding="utf-8")
         writer.write_log("metrics.json", metrics_text({}))
         return writer.publish(
-            counts={"figures": sum(len(part.figures) for part in parts)}, seconds=watch.seconds
+            counts={"figures": sum(len(part.figures) for part in parts)},
+            spent=ledger.spent,
+            seconds=watch.seconds,
         )
 
 

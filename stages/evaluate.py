@@ -42,12 +42,11 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Evaluate a policy and publish its episodes and figures."""
-    config, watch = work.config.evaluation, Stopwatch()
+    config, watch, ledger = work.config.evaluation, Stopwatch(), Ledger(work)
     split = work.config.environment.valid_split
     tasks = panel_of(work.environment.tasks(split), config.tasks)
-    engine = work.engine(job.inputs["policy"])
-    ledger = Ledger(engine)
-    player = player_of(work, job, split, config.temperature)
+    with watch.phase("load"):
+        player = player_of(work, job, split, config.temperature)
     with watch.phase("panel"):
         played = play_all(
             work, player, panel_jobs(tasks, samples=config.samples, seed=config.seed), "panel episodes"
@@ -64,7 +63,7 @@ def run(work: Work, job: Job) -> Artifact:
             replayed = unbroken(play_all(work, player, jobs, "recovery replays"), "recovery replays")
             rate = summarise_recovery(replayed, replays=config.recovery_replays)
             replays = replay_rows(mistakes, replayed)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
         writer.write_rows(Replay, replays)
@@ -76,9 +75,8 @@ def run(work: Work, job: Job) -> Artifact:
                 "won": sum(one.episode.won for one in played),
                 "mistakes": rate.mistakes if rate else 0,
                 "searches_given_up": given_up,
-                "env_steps": player.counts.env_steps,
-                **ledger.counts(),
             },
+            spent=ledger.spent,
             seconds=watch.seconds,
         )
 

@@ -60,14 +60,13 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Play all interventions on all failed episodes of the panel, and publish what became of them."""
-    config, watch = work.config.diagnosis, Stopwatch()
+    config, watch, ledger = work.config.diagnosis, Stopwatch(), Ledger(work)
     how, names = work.config.recovery.reach, interventions_of(config.forced_after)
     with watch.phase("read"):
         found = cases_of(work.input(job, "panel"), work.environment, work.config.diagnosis_split)
         cases = at_equal_steps(found, config.most_mistakes)
-    engine = work.engine(job.inputs["policy"])
-    ledger = Ledger(engine)
-    player = player_of(work, job, work.config.diagnosis_split, config.temperature)
+    with watch.phase("load"):
+        player = player_of(work, job, work.config.diagnosis_split, config.temperature)
     with watch.phase("check"):
         check_restored(cases, list(player.play(recorded_jobs(cases, how))))
     trials = trials_of(
@@ -83,7 +82,7 @@ def run(work: Work, job: Job) -> Artifact:
     rows = outcomes(trials, played, player.origin)
     rates = summarise(rows, names, draws=config.draws, seed=config.seed)
     part = part_of(rates, found, cases)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Intervention, rows)
         write_part(writer, part)
         return writer.publish(
@@ -92,10 +91,8 @@ def run(work: Work, job: Job) -> Artifact:
                 "trials": len(rows),
                 "won": sum(row.won for row in rows),
                 "broken": sum(row.error is not None for row in rows),
-                "env_steps": player.counts.env_steps,
-                "rounds": player.counts.rounds,
-                **ledger.counts(),
             },
+            spent=ledger.spent,
             seconds=watch.seconds,
         )
 

@@ -32,14 +32,13 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Label the iteration's episodes and publish the labels."""
-    config, watch = work.config, Stopwatch()
+    config, watch, ledger = work.config, Stopwatch(), Ledger(work)
     with watch.phase("read"):
         transcripts = transcripts_of(
             work.input(job, "rollout"), work.environment, config.environment.train_split
         )
-    policy = job.inputs.get("policy")  # there where the student teaches
-    ledger = Ledger(work.engine(policy)) if policy else None
-    teacher = teacher_of(work, job)
+    with watch.phase("load"):
+        teacher = teacher_of(work, job)
     labels: list[Label] = []
     lessons: list[Lesson] = []
     with watch.phase("teach"):
@@ -58,7 +57,7 @@ def run(work: Work, job: Job) -> Artifact:
     pivotal = sum(label.pivotal for label in labels)
     told = sum(one.lesson is not None for one in lessons)
     unread = sum(one.unread is not None for one in lessons)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Label, labels)
         writer.write_rows(Lesson, lessons)
         writer.write_log(
@@ -84,8 +83,8 @@ def run(work: Work, job: Job) -> Artifact:
                 "lessons": told,
                 "unread": unread,
                 **teacher.counts,
-                **(ledger.counts() if ledger else {}),
             },
+            spent=ledger.spent + teacher.spent,
             seconds=watch.seconds,
         )
 

@@ -21,7 +21,7 @@ from pivotopd.records import Episode, Turn
 from pivotopd.records_diagnosis import EpisodeReading, KnownMistake
 from stages.metrics import metrics_text
 from stages.transcripts import transcripts_of
-from stages.work import Job, Stopwatch, Work
+from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn, KnownMistake)
 
@@ -39,7 +39,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Make or copy the set and publish it."""
-    watch, split = Stopwatch(), work.config.diagnosis_split
+    watch, ledger, split = Stopwatch(), Ledger(work), work.config.diagnosis_split
     basis = basis_of(work.environment, split, work.config.environment.max_turns)
     last = 0
     with watch.phase("read"):
@@ -48,13 +48,14 @@ def run(work: Work, job: Job) -> Artifact:
         else:
             known, episodes, turns, last = _own(work, job, basis)
     metrics = {"diagnose/mistakes/known": len(known), "diagnose/mistakes/on_last_turn": last}
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(KnownMistake, known)
         writer.write_rows(Episode, episodes)
         writer.write_rows(Turn, turns)
         writer.write_log("metrics.json", metrics_text(metrics))
         return writer.publish(
             counts={"mistakes": len(known), "on_last_turn": last},
+            spent=ledger.spent,
             seconds=watch.seconds,
             notes={"fingerprint": basis.fingerprint},
         )

@@ -55,13 +55,13 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Ask the policy in the context of every known mistake, and publish its probabilities."""
-    config, watch = work.config.diagnosis, Stopwatch()
+    config, watch, ledger = work.config.diagnosis, Stopwatch(), Ledger(work)
     policy = job.inputs["policy"]
     with watch.phase("read"):
         contexts = [context_of(work.environment, one.transcript, one.turn) for one in mistakes_of(work, job)]
         before = list(work.input(job, "start").rows(ActionProbability)) if "start" in job.inputs else None
-    engine = work.engine(policy)
-    ledger = Ledger(engine)
+    with watch.phase("load"):
+        engine = work.engine(policy)
     with watch.phase("ask"):
         rows = ask(
             contexts,
@@ -78,7 +78,7 @@ def run(work: Work, job: Job) -> Artifact:
             ),
         )
     part = part_of(rows, before, samples=config.probability_samples, draws=config.draws, seed=config.seed)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(ActionProbability, rows)
         write_part(writer, part)
         return writer.publish(
@@ -86,8 +86,8 @@ def run(work: Work, job: Job) -> Artifact:
                 "contexts": len(rows),
                 "responses": sum(row.samples for row in rows),
                 "scored": sum(row.oracle_nats is not None for row in rows),
-                **ledger.counts(),
             },
+            spent=ledger.spent,
             seconds=watch.seconds,
         )
 

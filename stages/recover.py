@@ -41,7 +41,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Write the iteration's recovery branches and publish them."""
-    config, watch = work.config, Stopwatch()
+    config, watch, ledger = work.config, Stopwatch(), Ledger(work)
     with watch.phase("read"):
         transcripts = transcripts_of(
             work.input(job, "rollout"), work.environment, config.environment.train_split
@@ -49,7 +49,6 @@ def run(work: Work, job: Job) -> Artifact:
         labels = labels_read(work, job, {key: len(one.turns) for key, one in transcripts.items()})
         engine = work.engine(job.inputs["policy"])
     teacher = teacher_of(work, job)
-    ledger = Ledger(engine)
     recoverer = recoverer_kind(config)(
         work.environment,
         work.prompter(job.inputs["policy"]),
@@ -70,7 +69,7 @@ def run(work: Work, job: Job) -> Artifact:
         == work.environment.wording.normal_form(turn.gold_action or "")
         for turn in recovered.turns
     )
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Turn, recovered.turns)
         writer.write_rows(Chain, recovered.chains)
         writer.write_log(
@@ -88,14 +87,11 @@ def run(work: Work, job: Job) -> Artifact:
             counts={
                 "chains": len(recovered.chains),
                 "recovery_rows": len(recovered.turns),
-                "env_steps": recoverer.counts.env_steps,
-                "restores": recoverer.counts.restores,
-                "replays": recoverer.counts.replays,
-                "teacher_queries": recoverer.counts.teacher_queries,
+                "teacher_queries": recoverer.teacher_queries,
                 **{f"stopped_{reason}": count for reason, count in sorted(stops.items())},
                 **teacher.counts,
-                **ledger.counts(),
             },
+            spent=ledger.spent + teacher.spent,
             seconds=watch.seconds,
         )
 

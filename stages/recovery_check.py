@@ -37,10 +37,11 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Replay the mistakes with the policy and publish what became of them."""
-    config, watch, split = work.config.diagnosis, Stopwatch(), work.config.diagnosis_split
+    config, split = work.config.diagnosis, work.config.diagnosis_split
+    watch, ledger = Stopwatch(), Ledger(work)
     max_turns = work.config.environment.max_turns
-    ledger = Ledger(work.engine(job.inputs["policy"]))
-    player = player_of(work, job, split, config.temperature)
+    with watch.phase("load"):
+        player = player_of(work, job, split, config.temperature)
     with watch.phase("replay"):
         mistakes = mistakes_of(work, job)
         jobs = recovery_jobs(
@@ -52,7 +53,7 @@ def run(work: Work, job: Job) -> Artifact:
         start = {row.mistake: row.rate for row in work.input(job, "start").rows(Recovery)}
     rows = recoveries(mistakes, played, player.origin, max_turns, start)
     part = recovery_part(rows, draws=config.recovery_draws, seed=config.seed)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
         writer.write_rows(Recovery, rows)
@@ -60,11 +61,10 @@ def run(work: Work, job: Job) -> Artifact:
         return writer.publish(
             counts={
                 "mistakes": len(rows),
-                "replays": len(played),
+                "replayed": len(played),
                 "recovered": sum(row.won for row in rows),
-                "env_steps": player.counts.env_steps,
-                **ledger.counts(),
             },
+            spent=ledger.spent,
             seconds=watch.seconds,
         )
 

@@ -47,12 +47,11 @@ def reads(config: RunConfig) -> dict[str, Any]:
 def run(work: Work, job: Job) -> Artifact:
     """Play the iteration's episodes and publish them."""
     config, iteration = work.config, _iteration(job)
-    watch = Stopwatch()
+    watch, ledger = Stopwatch(), Ledger(work)
     split = config.environment.train_split
     with watch.phase("load"):
         engine, tasks = work.engine(job.inputs["policy"]), work.environment.tasks(split)
         limit = turn_limit(work, job)
-    ledger = Ledger(engine)
     player = Player(
         work.environment,
         work.prompter(job.inputs["policy"]),
@@ -84,19 +83,16 @@ def run(work: Work, job: Job) -> Artifact:
             work.progress("episodes", len(played), len(jobs))
     played.sort(key=lambda one: one.episode.episode)
     _refuse_no_prompt(played, config.rollout.prompt_tokens)
-    engine_counts = ledger.counts()
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
         writer.write_log("metrics.json", metrics_text(_metrics(played, limit)))
         return writer.publish(
             counts={
                 "episodes": len(played),
-                "env_resets": player.counts.env_resets,
-                "env_steps": player.counts.env_steps,
-                **engine_counts,
                 **begun.counts,
             },
+            spent=ledger.spent,
             seconds=watch.seconds,
         )
 

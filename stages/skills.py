@@ -44,12 +44,12 @@ def run(work: Work, job: Job) -> Artifact:
     Raises:
         ArtifactError: No episode gave a skill; a method with skills has nothing to retrieve then.
     """
-    config, watch = work.config.skills, Stopwatch()
-    engine = work.engine(job.inputs["policy"])
-    ledger = Ledger(engine)
+    config, watch, ledger = work.config.skills, Stopwatch(), Ledger(work)
+    with watch.phase("load"):
+        work.engine(job.inputs["policy"])
+        teacher = teacher_of(work, job)
     with watch.phase("play"):
-        transcripts, player = _play(work, job)
-    teacher = teacher_of(work, job)
+        transcripts = _play(work, job)
     with watch.phase("distil"):
         texts = teacher.distil(transcripts)
     episodes = [one.episode for one in transcripts]
@@ -61,7 +61,7 @@ def run(work: Work, job: Job) -> Artifact:
             mend="raise skills.episodes, or give another teacher or start policy",
         )
     won = sum(skill.won for skill in bank)
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, episodes)
         writer.write_rows(Turn, [turn for one in transcripts for turn in one.turns])
         writer.write_rows(Skill, bank)
@@ -81,15 +81,14 @@ def run(work: Work, job: Job) -> Artifact:
                 "episodes": len(episodes),
                 "skills": len(bank),
                 "skills_undistilled": sum(text is None for text in texts),
-                "env_steps": player.counts.env_steps,
                 **teacher.counts,
-                **ledger.counts(),
             },
+            spent=ledger.spent + teacher.spent,
             seconds=watch.seconds,
         )
 
 
-def _play(work: Work, job: Job) -> tuple[list[Transcript], Player]:
+def _play(work: Work, job: Job) -> list[Transcript]:
     """Let the start policy play; an episode that the environment broke off is left out."""
     config, split = work.config, work.config.environment.train_split
     tasks = work.environment.tasks(split)
@@ -114,7 +113,7 @@ def _play(work: Work, job: Job) -> tuple[list[Transcript], Player]:
         Transcript(by_id[one.episode.task], one.episode, one.turns)
         for one in played
         if one.episode.error is None
-    ], player
+    ]
 
 
 if __name__ == "__main__":

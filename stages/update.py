@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +19,7 @@ from pivotopd.config import RunConfig
 from pivotopd.depth import Depth
 from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
 from pivotopd.learner import Learner, StepReport, TrainingRow
+from pivotopd.ledger import Counts
 from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
 from pivotopd.models.checkpoint import check_finite, weights_digest
@@ -65,14 +65,13 @@ def run(work: Work, job: Job) -> Artifact:
         NothingToTrainOn: There is no training signal; no checkpoint is written.
         NumericsError: No gradient was finite, or a weight is not any more; no checkpoint is written.
     """
-    config, watch = work.config, Stopwatch()
+    config, watch, ledger = work.config, Stopwatch(), Ledger(work)
     with watch.phase("read"):
         rows, episodes, labels, lessons = _inputs(work, job)
         retrieved, uses = skills_retrieved(work, job, episodes.values())
         engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
         larger = work.engine(job.inputs["teacher"]) if "teacher" in job.inputs else None
     method = make_method(config.method, config.recovery.depth).at_depth(depth_before(work, job))
-    ledgers = [Ledger(one) for one in {engine, reference, larger} if one is not None]
     with watch.phase("score"):
         prompter = work.prompter(job.inputs["policy"])
         scored = Signaller(prompter, engine, reference, method.needs, larger).score(
@@ -89,18 +88,14 @@ def run(work: Work, job: Job) -> Artifact:
     training = [
         _training_row(*parts) for parts in zip(rows, scored.signals, method_rows, advantages, strict=True)
     ]
-    counts = Counter[str]()
-    for ledger in ledgers:
-        counts.update(ledger.counts())
-    counts.update(_signal_counts(job, training, episodes, config.update.idle_limit))
+    counts = _signal_counts(job, training, episodes, config.update.idle_limit)
     with watch.phase("learn"):
         reports, weights = _learn(work, job, training, method.auxiliary)
-    counts.update(_step_counts(reports))
-    counts.update(_score_counts(scored))
+    counts |= _step_counts(reports) | _score_counts(scored)
     depth = method.next_depth(method_rows, job.iteration or 0)
     metrics = {**_signal_metrics(rows, scored, advantages), **_depth_metrics(depth), **_step_metrics(reports)}
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
-    with work.begin(job) as writer:
+    with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Signal, scored.signals)
         if method.needs.target_tokens:
             writer.write_rows(Distribution, distribution_records(rows, scored))
@@ -113,7 +108,12 @@ def run(work: Work, job: Job) -> Artifact:
         writer.write_log("metrics.json", metrics_text(metrics))
         if method.needs.depth_probes:
             store_depth(writer, depth)
-        return writer.publish(counts=counts, seconds=watch.seconds, notes={"weights": weights})
+        return writer.publish(
+            counts=counts,
+            spent=ledger.spent + _trained(training, reports),
+            seconds=watch.seconds,
+            notes={"weights": weights},
+        )
 
 
 def _training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantage) -> TrainingRow:
@@ -170,10 +170,18 @@ def _score_counts(scored: Scored) -> dict[str, int]:
 def _step_counts(reports: Sequence[StepReport]) -> dict[str, int]:
     return {
         "optimizer_steps": sum(not report.skipped for report in reports),
-        "trained_tokens": sum(report.tokens for report in reports),
-        "training_padding_tokens": sum(report.padded_tokens for report in reports),
         "dropped_tokens": sum(report.dropped_tokens for report in reports),
     }
+
+
+def _trained(training: Sequence[TrainingRow], reports: Sequence[StepReport]) -> Counts:
+    """Return the learner's part of the ledger; it computes a row that has a token to train, once."""
+    computed = [row for row in training if row.keep.any()]
+    return Counts(
+        training_input_tokens=sum(len(row.prompt_ids) + len(row.response_ids) for row in computed),
+        trained_tokens=sum(report.tokens for report in reports),
+        training_padding_tokens=sum(report.padded_tokens for report in reports),
+    )
 
 
 def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label], list[Lesson]]:
@@ -251,6 +259,7 @@ def _learn(
     policy = work.fresh_policy(source)
     seed = seed_of("update", work.config.seed, job.iteration or 0)
     with Learner(policy, work.config.update, auxiliary=auxiliary) as learner:
+        work.count(Counts(learner_starts=1))
         if source.prefix == work.layout.checkpoints:
             learner.load(work.policy_folder(source))
         reports = learner.update(training, seed)
@@ -273,6 +282,8 @@ def _learn(
             with writer.local_folder() as folder:
                 learner.save(folder)
             published = writer.publish(counts={}, notes={"weights": weights})
+        # the checkpoint's own manifest has no ledger: its bytes stand in the update's
+        work.count(Counts(bytes_written=sum(file.bytes for file in published.manifest.files)))
     return reports, published.manifest.notes["weights"]
 
 

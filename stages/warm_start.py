@@ -13,7 +13,7 @@ from pivotopd.config import RunConfig
 from pivotopd.models.checkpoint import save_policy, weights_digest
 from pivotopd.warm_start import WarmStartReport, warm_start
 from stages.metrics import metrics_text
-from stages.work import Job, Work
+from stages.work import Job, Stopwatch, Work
 
 TABLES = ()
 
@@ -41,16 +41,19 @@ def reads(config: RunConfig) -> dict[str, Any]:
 def run(work: Work, job: Job) -> Artifact:
     """Train and check the student, and publish it."""
     policy, report = warm_start(work.config, work.progress)
-    with work.begin(job) as writer:
+    watch = Stopwatch()
+    with watch.phase("write"), work.begin(job) as writer:
         with writer.local_folder() as folder:
             save_policy(policy, folder)
         writer.write_log("metrics.json", metrics_text(_metrics(report)))
         return writer.publish(
             counts={"demonstrations": report.demonstrations, "check_games": report.start.games},
+            spent=report.spent,
             seconds={
                 "demonstrate": report.demonstrate_s,
                 "imitate": report.imitate_s,
                 "check": report.check_s,
+                **watch.seconds,
             },
             notes={
                 "weights": weights_digest(policy.model),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeVar, cast
 from pivotopd.agent.prompting import Prompter
 from pivotopd.artifacts import Artifact, RunLayout, Store
 from pivotopd.config import RunConfig
-from pivotopd.environments.base import Environment
+from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.registry import open_environment
+from pivotopd.ledger import Counts
 from pivotopd.models.base import Sampling
 from pivotopd.models.checkpoint import Policy, load_policy
 from pivotopd.models.devices import compute_device
@@ -31,6 +32,9 @@ GAMES = frozenset({"games", "generated", "holdout"})
 KEPT_POLICIES = 3
 """Loaded policies kept at once: the current one, the initial one, and one being replaced; a larger teacher
 comes on top."""
+
+OTHER = "other"
+"""Name of the seconds that lie in no phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +108,20 @@ class Work:
     _policies: dict[str, Policy] = field(default_factory=dict)
     _engines: dict[str, TransformersEngine] = field(default_factory=dict)
     _kept: dict[str, Closable] = field(default_factory=dict)
+    _counted: Counts = field(default_factory=Counts)
 
     def close(self) -> None:
         """Free the models; what is asked for afterwards is loaded again."""
-        self._policies.clear()
-        self._engines.clear()
+        for digest in list(self._policies):
+            self._free(digest)
         while self._kept:
             self._kept.popitem()[1].close()
 
     def keep(self, name: str, load: Callable[[], Kept]) -> Kept:
-        """Return what is kept under a name until the process has done its share, loading it at most once."""
+        """Return an engine kept under a name until the process has done its share; load it at most once."""
         if name not in self._kept:
             self._kept[name] = load()
+            self.count(Counts(model_loads=1, engine_starts=1))
         return cast("Kept", self._kept[name])
 
     @cached_property
@@ -124,9 +130,19 @@ class Work:
         return self.layout.store
 
     @cached_property
-    def environment(self) -> Environment:
+    def environment(self) -> MeteredEnvironment:
         """The environment of the run."""
-        return open_environment(self.config.environment)
+        return MeteredEnvironment(open_environment(self.config.environment))
+
+    def count(self, counts: Counts) -> None:
+        """Add to the ledger what neither an engine nor the environment counts."""
+        self._counted += counts
+
+    @property
+    def spent(self) -> Counts:
+        """What this process used so far."""
+        engines = sum((one.counts for one in self._engines.values()), self._counted)
+        return engines + self.environment.counts
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -154,16 +170,22 @@ class Work:
         if source.digest not in self._policies:
             kept = KEPT_POLICIES + (self.config.larger_teacher.path is not None)
             while len(self._policies) >= kept:
-                oldest = next(iter(self._policies))
-                self._policies.pop(oldest)
-                self._engines.pop(oldest, None)
+                self._free(next(iter(self._policies)))
             self._policies[source.digest] = self.fresh_policy(source)
         return self._policies[source.digest]
+
+    def _free(self, digest: str) -> None:
+        """Let go of a policy and its engine, whose counts remain."""
+        self._policies.pop(digest)
+        engine = self._engines.pop(digest, None)
+        if engine is not None:
+            self.count(engine.counts)
 
     def fresh_policy(self, source: Source) -> Policy:
         """Load a policy of which this process keeps no other reference: a learner changes its weights."""
         policy = load_policy(self.policy_folder(source), self.config.update.dtype)
         policy.model.to(compute_device())
+        self.count(Counts(model_loads=1))
         return policy
 
     def engine(self, source: Source) -> TransformersEngine:
@@ -175,6 +197,7 @@ class Work:
                 token_budget=self.config.update.micro_batch_tokens,
                 max_batch=self.config.rollout.batch_episodes,
             )
+            self.count(Counts(engine_starts=1))
         return self._engines[source.digest]
 
     def prompter(self, source: Source) -> Prompter:
@@ -202,27 +225,50 @@ class Work:
 
 
 class Ledger:
-    """What an engine does from here on, as exact counts for a manifest."""
+    """What a stage uses from here on: its engines, the environment, what is loaded for it.
 
-    def __init__(self, engine: TransformersEngine) -> None:
-        self._engine, self._before = engine, asdict(engine.counts)
+    Args:
+        work: The process's share of the run.
+    """
 
-    def counts(self) -> dict[str, int]:
-        """Return the difference to the beginning."""
-        return {name: value - self._before[name] for name, value in asdict(self._engine.counts).items()}
+    def __init__(self, work: Work) -> None:
+        self._work, self._before = work, work.spent
+
+    @property
+    def spent(self) -> Counts:
+        """The difference to the beginning; a teacher's own work is added by who has one."""
+        return self._work.spent - self._before
 
 
-@dataclass
 class Stopwatch:
-    """Seconds by phase, for a manifest."""
+    """Seconds by phase, for a manifest, from here on. A phase does not hold another one."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._done: dict[str, float] = {}
+        self._running: tuple[str, float] | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time spent inside to a phase."""
-        start = time.perf_counter()
+        if self._running is not None:
+            raise ValueError(f"phase {name} begins inside phase {self._running[0]}")
+        self._running = (name, time.perf_counter())
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self._done, self._running = self._phases(time.perf_counter()), None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The phases until now, and as ``other`` what lies in none; together the time since the start."""
+        now = time.perf_counter()
+        phases = self._phases(now)
+        return {**phases, OTHER: max(0.0, now - self._start - sum(phases.values()))}
+
+    def _phases(self, now: float) -> dict[str, float]:
+        found = dict(self._done)
+        if self._running is not None:
+            name, since = self._running
+            found[name] = found.get(name, 0.0) + now - since
+        return found

@@ -10,11 +10,12 @@ import pytest
 from pivotopd.ablations import at_random_turns
 from pivotopd.environments.alfworld.wording import PromptForm, make_wording
 from pivotopd.environments.base import View
+from pivotopd.ledger import Counts
 from pivotopd.records import Label, Turn
 from pivotopd.reverse_recovery import ReverseRecoverer
 from pivotopd.teacher.base import Transcript
 from tests import play
-from tests.test_recovery import TASKS, Told, episode, fates, pivot_at, recovered, recoverer
+from tests.test_recovery import TASKS, Told, episode, fates, pivot_at, recovered, recoverer, used
 
 PIVOTS = (1, 4, 6)
 
@@ -142,7 +143,7 @@ def test_rows_are_the_recorded_turns_with_the_hints_of_their_own_contexts(
     assert [query.snapshot for query in told.queries] == [
         lost.turns[3 + k].snapshot for k in range(1, depth + 1)
     ]
-    assert (one.counts.env_steps, one.counts.restores, one.counts.replays) == (0, 0, 0)
+    assert used(one) == Counts()
 
 
 def test_a_reverse_chain_ends_with_its_episode_and_without_advice(lost: Transcript) -> None:

@@ -69,10 +69,10 @@ def test_it_answers_under_the_name_of_its_content(larger: Path) -> None:
     assert second.text is not None
     assert long.text is None
     assert chat.ask([asks[1]]) == [second], "neighbours do not matter"
-    assert chat.counts["teacher_calls"] == 3
-    assert chat.counts["teacher_prompts_too_long"] == 1
-    assert 0 < chat.counts["teacher_reply_tokens"] <= 3 * 16
-    assert chat.counts["teacher_prompt_tokens"] > 0
+    assert chat.spent.teacher_calls == 3
+    assert chat.spent.teacher_prompts_too_long == 1
+    assert 0 < chat.spent.teacher_reply_tokens <= 3 * 16
+    assert chat.spent.teacher_prompt_tokens > 0
     loaded.close()
 
 

@@ -13,8 +13,10 @@ from pivotopd.environments.alfworld.environment import AlfworldEnvironment
 from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.alfworld.wording import PromptForm
 from pivotopd.environments.base import Env, Environment, EnvSpec, StepResult
+from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.replay import Reach
 from pivotopd.errors import ArtifactError, EnvironmentFault
+from pivotopd.ledger import Counts
 from pivotopd.models.base import Completion
 from pivotopd.records import Chain, Label, Turn, from_table, to_table
 from pivotopd.recovery import Recovered, Recoverer
@@ -72,6 +74,7 @@ class Told:
 
     say: Callable[[Query], str | None]
     name: str = "told"
+    spent: Counts = field(default_factory=Counts)
     counts: dict[str, int] = field(default_factory=dict)
     queries: list[Query] = field(default_factory=list)
 
@@ -85,7 +88,7 @@ class Told:
 
 def recoverer(answer: play.Answer = obey, **changes: object) -> Recoverer:
     made = Recoverer(
-        play.environment(),
+        MeteredEnvironment(play.environment()),
         play.prompter(),
         play.Scripted(answer),
         OracleTeacher(play.environment(), True, 50),
@@ -101,6 +104,12 @@ def recoverer(answer: play.Answer = obey, **changes: object) -> Recoverer:
 
 def recovered(one: Recoverer, labels: Sequence[Label], *transcripts: Transcript) -> Recovered:
     return one.recover({t.episode.episode: t for t in transcripts}, labels, 2)
+
+
+def used(one: Recoverer) -> Counts:
+    """What was done with the recoverer's own environment."""
+    assert isinstance(one.environment, MeteredEnvironment)
+    return one.environment.counts
 
 
 def fates(result: Recovered) -> list[tuple[str, int, int, str]]:
@@ -124,10 +133,9 @@ def test_a_chain_has_a_row_for_each_depth(lost: Transcript, depth: int) -> None:
     assert [(row.depth, row.turn, row.pivot_turn) for row in result.turns] == [
         (k, 3 + k, 3) for k in range(1, depth + 1)
     ]
-    assert one.counts.teacher_queries == depth
+    assert one.teacher_queries == depth
     # The last row's action is never executed; depth 1 needs no environment at all.
-    assert one.counts.env_steps == max(0, depth - 1)
-    assert (one.counts.restores, one.counts.replays) == (int(depth > 1), 0)
+    assert used(one) == Counts(env_steps=max(0, depth - 1), restores=int(depth > 1))
 
 
 def test_without_depth_nothing_is_asked_and_no_chain_has_a_fate(lost: Transcript) -> None:
@@ -248,10 +256,10 @@ def test_restoring_and_replaying_give_the_same_rows(lost: Transcript) -> None:
     results = {how: recovered(one, labels, lost, won) for how, one in ways.items()}
     assert results["snapshot"] == results["replay"]
     assert len(results["replay"].turns) == 9
-    restored, replayed = (ways[how].counts for how in hows)
-    assert (restored.restores, restored.replays, restored.env_steps) == (3, 0, 6)
+    restored, replayed = (used(ways[how]) for how in hows)
+    assert restored == Counts(restores=3, env_steps=6)
     # Once a chain, not once a depth: 4, 3 and 5 steps back to the pivots' successors.
-    assert (replayed.restores, replayed.replays, replayed.env_steps) == (0, 3, 6 + 4 + 3 + 5)
+    assert replayed == Counts(replays=3, env_resets=3, env_steps=6 + 4 + 3 + 5)
 
 
 def test_an_engine_that_takes_no_states_is_counted_as_replayed(lost: Transcript) -> None:
@@ -262,10 +270,10 @@ def test_an_engine_that_takes_no_states_is_counted_as_replayed(lost: Transcript)
             return env
 
     other = Replaying(EnvironmentSection(prompt="compact", generated=play.GAMES))
-    one = recoverer(environment=other)
+    one = recoverer(environment=MeteredEnvironment(other))
     result = recovered(one, oracle_labels(lost), lost)
     assert result == recovered(recoverer(), oracle_labels(lost), lost)
-    assert (one.counts.restores, one.counts.replays, one.counts.env_steps) == (0, 1, 5)
+    assert used(one) == Counts(replays=1, env_resets=1, env_steps=5)
 
 
 # ---------------------------------------------------------------------- why a chain ends

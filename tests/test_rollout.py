@@ -13,7 +13,9 @@ from pivotopd.config import EnvironmentSection, TinyStudent
 from pivotopd.environments.alfworld.environment import AlfworldEnvironment
 from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.base import Env, StepResult, Task
+from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.errors import EnvironmentFault, ReplayDivergence
+from pivotopd.ledger import Counts
 from pivotopd.models.base import Sampling
 from pivotopd.models.checkpoint import make_policy
 from pivotopd.models.tiny import build_model
@@ -73,7 +75,8 @@ def test_an_episode_that_follows_the_oracle_is_won_and_its_rows_say_all() -> Non
     task = TASKS[0]
     (job,) = play.jobs_of([task])
     actions = play.plan(task)
-    one = play.player(play.script({job.seed: actions}))
+    metered = MeteredEnvironment(play.environment())
+    one = play.player(play.script({job.seed: actions}), env=metered)
     (result,) = one.play([job])
     episode, turns = result.episode, result.turns
     assert episode == Episode(
@@ -105,7 +108,7 @@ def test_an_episode_that_follows_the_oracle_is_won_and_its_rows_say_all() -> Non
         assert (turn.source, turn.pivot_turn, turn.hinted_prompt_ids) == ("rollout", None, None)
         pairs.append((seen.observation, turn.action))
         seen = env.step(turn.action)
-    assert (one.counts.env_steps, one.counts.env_resets, one.counts.rounds) == (len(actions), 1, len(actions))
+    assert metered.counts == Counts(env_steps=len(actions), env_resets=1)
 
 
 @settings(max_examples=8, deadline=None)
@@ -284,7 +287,8 @@ def test_a_forced_turn_is_done_and_remembered_but_nobody_is_asked() -> None:
     own = play.script({job.seed: [*actions[:1], play.completion("asked", 0), *actions[2:]]})
     (plain,) = play.player(play.script({job.seed: actions})).play([job])
     forced = replace(job, forced=lambda env, turn: actions[1] if turn == 1 else None)
-    one = play.player(own)
+    metered = MeteredEnvironment(play.environment())
+    one = play.player(own, env=metered)
     (result,) = one.play([forced])
     assert result.episode == plain.episode
     assert [turn.prompt_ids for turn in result.turns[2:]] == [turn.prompt_ids for turn in plain.turns[2:]]
@@ -296,7 +300,9 @@ def test_a_forced_turn_is_done_and_remembered_but_nobody_is_asked() -> None:
              "next_observation")  # fmt: skip
     assert [getattr(row, name) for name in shown] == [getattr(plain.turns[1], name) for name in shown]
     assert [turn.source for turn in result.turns].count("forced") == 1
-    assert (one.counts.env_steps, one.counts.rounds) == (len(actions), len(actions) - 1)
+    assert metered.counts.env_steps == len(actions)
+    assert isinstance(one.generator, play.Scripted)
+    assert len(one.generator.seen) == len(actions) - 1
 
 
 def test_forced_and_asked_turns_share_a_batch_and_do_not_touch_each_other() -> None:

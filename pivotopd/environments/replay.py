@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pivotopd.environments.base import Env, StepResult, Task
+from pivotopd.environments.metered import count_replay
 from pivotopd.errors import EnvironmentFault, ReplayDivergence
 from pivotopd.records import Turn
 
@@ -49,6 +50,7 @@ def reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how
     if how == "snapshot" and stored is not None:
         result = env.load(task, stored)
     else:
+        count_replay(env)
         result = env.reset(task, seed)
         for index in range(turn):
             _compare(result.observation, turns[index].observation, index)
@@ -77,6 +79,7 @@ def replay(env: Env, task: Task, seed: int, turns: Sequence[Turn]) -> tuple[list
         ReplayDivergence: An observation or a state differs from the record.
         EnvironmentFault: The environment cannot give its state as bytes.
     """
+    count_replay(env)
     result = env.reset(task, seed)
     passed: list[Passed] = []
     for index, turn in enumerate(turns):

@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pivotopd.ledger import Counts
+
 TokenIds = npt.NDArray[np.int32]
 Nats = npt.NDArray[np.float32]
 FinishReason = Literal["stop", "length"]
@@ -47,11 +49,24 @@ class Completion:
         logprobs_nats: (R,) float32, of each sampled token at the sampling temperature, full support (at
             temperature 0: at temperature 1).
         finish_reason: ``stop`` at an end token, ``length`` when cut.
+        cached_tokens: Tokens of its prompt that the engine had computed before, for another prompt.
     """
 
     response_ids: TokenIds
     logprobs_nats: Nats
     finish_reason: FinishReason
+    cached_tokens: int = 0
+
+
+def generation_counts(requests: Sequence[Request], completions: Sequence[Completion]) -> Counts:
+    """Return the counts of one batch of requests that was answered."""
+    return Counts(
+        prompts=len(requests),
+        prompt_tokens=sum(len(request.prompt_ids) for request in requests),
+        cached_prompt_tokens=sum(completion.cached_tokens for completion in completions),
+        generated_tokens=sum(len(completion.response_ids) for completion in completions),
+        rounds=int(bool(requests)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

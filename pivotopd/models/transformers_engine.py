@@ -6,15 +6,23 @@ Legend: B rows of a batch, L tokens of a prompt, T longest response, V vocabular
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pivotopd.errors import ConfigError, NumericsError
+from pivotopd.ledger import Counts
 from pivotopd.models.attention import use_grouped_steps
-from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest, TokenDistributions
+from pivotopd.models.base import (
+    Completion,
+    Nats,
+    Request,
+    Sampling,
+    ScoreRequest,
+    TokenDistributions,
+    generation_counts,
+)
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import Policy
 from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
@@ -26,25 +34,6 @@ CPU_PASS_TOKENS = 2048
 
 KEEP_SHARE = 0.75
 """Finished rows leave the batch once at most this share of it is still running: each time costs a copy."""
-
-
-@dataclass(slots=True)
-class EngineCounts:
-    """What an engine has done since it was made.
-
-    Attributes:
-        prompts: Prompts continued.
-        prompt_tokens: Their tokens.
-        generated_tokens: Sampled tokens, end tokens included.
-        scored_tokens: Response tokens scored.
-        padded_tokens: Padding positions that were computed, in prefill and scoring.
-    """
-
-    prompts: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    scored_tokens: int = 0
-    padded_tokens: int = 0
 
 
 class TransformersEngine:
@@ -70,7 +59,7 @@ class TransformersEngine:
         if token_budget < 1 or max_batch < 1:
             raise ConfigError(f"token_budget {token_budget} and max_batch {max_batch} must be at least 1")
         self.policy, self.token_budget, self.max_batch = policy, token_budget, max_batch
-        self.counts = EngineCounts()
+        self.counts = Counts()
         use_grouped_steps(policy.model)
 
     @property
@@ -96,10 +85,9 @@ class TransformersEngine:
             for start in range(0, len(order), self.max_batch):
                 indices = order[start : start + self.max_batch]
                 found |= zip(indices, self._decode(requests, indices, sampling), strict=True)
-        self.counts.prompts += len(requests)
-        self.counts.prompt_tokens += sum(len(request.prompt_ids) for request in requests)
-        self.counts.generated_tokens += sum(len(completion.response_ids) for completion in found.values())
-        return [found[index] for index in range(len(requests))]
+        completions = [found[index] for index in range(len(requests))]
+        self.counts += generation_counts(requests, completions)
+        return completions
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens.
@@ -148,8 +136,7 @@ class TransformersEngine:
         with torch.inference_mode():
             for batch in micro_batches(requests, self._pass_tokens):
                 values = [one.cpu() for one in of_batch(batch.to(self._device))]
-                self.counts.scored_tokens += len(values[0])
-                self.counts.padded_tokens += batch.padded_tokens
+                self.counts += _scoring_counts(batch)
                 parts = zip(*(batch.split(one) for one in values), strict=True)
                 for row, part in zip(batch.rows, parts, strict=True):
                     if bool(part[0].isnan().any()):
@@ -177,7 +164,7 @@ class TransformersEngine:
             # The prompts ascend in length, so the passes keep their order.
             cache.start_prefill(slice(done, done + len(batch.rows)))
             logits.append(self._last_logits(batch.to(self._device), cache))
-            self.counts.padded_tokens += batch.padded_tokens
+            self.counts += Counts(padded_tokens=batch.padded_tokens)
             done += len(batch.rows)
         return torch.cat(logits)
 
@@ -226,6 +213,7 @@ class TransformersEngine:
         rows = torch.arange(len(indices), device=device)
         positions = torch.tensor(lengths, device=device)
         running = torch.ones(len(indices), dtype=torch.bool, device=device)
+        idle = 0
         for step in range(limit):
             tokens, logprobs = draw(logits, sampling.temperature, uniforms[rows, step])
             self._check_finite(logprobs, rows, running, indices)
@@ -241,8 +229,10 @@ class TransformersEngine:
                 cache.keep(kept)
                 rows, tokens, positions, running = rows[kept], tokens[kept], positions[kept], running[kept]
                 longest = int(positions.max()) - step
+            idle += len(rows) - alive
             logits = self._step(tokens, positions, longest + step + 1, cache)
             positions = positions + 1
+        self.counts += Counts(idle_tokens=idle)
         return _completions(out, nats, count, stopped)
 
     @staticmethod
@@ -255,6 +245,16 @@ class TransformersEngine:
                 f"the model's logits are not finite for request {indices[int(bad[0])]}",
                 mend="the weights have diverged: go back to an earlier checkpoint, lower the learning rate",
             )
+
+
+def _scoring_counts(batch: TokenBatch) -> Counts:
+    response, padded = sum(batch.response_lengths), batch.padded_tokens
+    return Counts(
+        scored_rows=len(batch.rows),
+        scored_context_tokens=batch.computed_tokens - padded - response,
+        scored_tokens=response,
+        padded_tokens=padded,
+    )
 
 
 def _completions(out: Tensor, nats: Tensor, count: Tensor, stopped: Tensor) -> list[Completion]:

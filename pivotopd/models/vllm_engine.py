@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from pivotopd.errors import ConfigError, NumericsError
-from pivotopd.models.base import Completion, Request, Sampling
+from pivotopd.ledger import Counts
+from pivotopd.models.base import Completion, FinishReason, Request, Sampling, generation_counts
 from pivotopd.models.devices import compute_device
 
 _ENVIRONMENT: Final = {
@@ -57,6 +58,9 @@ class VllmEngine:
         gpu_memory_share: Share of the GPU's memory that vLLM reserves; on a CPU $VLLM_CPU_KVCACHE_SPACE (GiB)
             says how much.
 
+    Attributes:
+        counts: What was computed so far.
+
     Raises:
         ConfigError: vLLM is not installed, or cannot run the model with these settings.
     """
@@ -73,6 +77,7 @@ class VllmEngine:
     ) -> None:
         check_vllm(where="engine")
         self._stop_ids, self._max_tokens = list(stop_ids), max_tokens
+        self.counts = Counts()
         self._llm: Any = _start(
             model=str(folder),
             dtype=dtype,
@@ -111,7 +116,12 @@ class VllmEngine:
             for request in requests
         ]
         outputs = self._llm.generate(prompts, settings, use_tqdm=False)
-        return [_completion(index, output.outputs[0]) for index, output in enumerate(outputs)]
+        completions = [
+            _completion(index, output.outputs[0], output.num_cached_tokens or 0)
+            for index, output in enumerate(outputs)
+        ]
+        self.counts += generation_counts(requests, completions)
+        return completions
 
     def close(self) -> None:
         """End vLLM's process and free its memory; the engine is of no use afterwards."""
@@ -159,7 +169,7 @@ def _start(**settings: Any) -> Any:
         ) from error
 
 
-def _completion(index: int, output: Any) -> Completion:
+def _completion(index: int, output: Any, cached_tokens: int) -> Completion:
     ids = np.array(output.token_ids, dtype=np.int32)
     nats = np.array(
         [place[int(token)].logprob for place, token in zip(output.logprobs, ids, strict=True)], np.float32
@@ -169,4 +179,5 @@ def _completion(index: int, output: Any) -> Completion:
             f"the model's log-probabilities are not finite for request {index}",
             mend="the weights have diverged: go back to an earlier checkpoint, lower the learning rate",
         )
-    return Completion(ids, nats, "length" if output.finish_reason == "length" else "stop")
+    reason: FinishReason = "length" if output.finish_reason == "length" else "stop"
+    return Completion(ids, nats, reason, cached_tokens)

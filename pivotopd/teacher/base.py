@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pivotopd.environments.base import PlayedEpisode, PlayedTurn, Task, View
+from pivotopd.ledger import Counts
 from pivotopd.records import Episode, Turn
 
 
@@ -100,8 +101,13 @@ class Teacher(Protocol):
     name: str
 
     @property
+    def spent(self) -> Counts:
+        """What it used so far: calls, tokens, their cost."""
+        ...
+
+    @property
     def counts(self) -> dict[str, int]:
-        """Exact counts of the work so far."""
+        """What became of its work so far, in counts of its own; equal whenever it said the same."""
         ...
 
     def read(self, transcripts: Sequence[Transcript], sample: int = 0) -> list[Reading]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pivotopd.ledger import Counts
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -48,8 +50,8 @@ class Chat(Protocol):
     where: str
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Exact counts of the work so far."""
+    def spent(self) -> Counts:
+        """What it used so far: the fields ``teacher_*``."""
         ...
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]:

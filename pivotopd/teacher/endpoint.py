@@ -25,6 +25,7 @@ from tenacity import (
 
 from pivotopd.config import EndpointSection
 from pivotopd.errors import ConfigError, TeacherError
+from pivotopd.ledger import Counts
 from pivotopd.manifest import canonical_json
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.reply_cache import ReplyCache, StoredReply
@@ -73,6 +74,7 @@ class EndpointChat:
     retries: int = 0
     failed: int = 0
     prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
     reply_tokens: int = 0
     _dialect: Dialect = field(default_factory=Dialect)
     _reached: bool = False
@@ -83,25 +85,24 @@ class EndpointChat:
         self.name, self.where = f"endpoint {self.section.model}", self.section.base_url
 
     @property
-    def counts(self) -> dict[str, int]:
+    def spent(self) -> Counts:
         """Calls that were answered, answers found, tries again, requests given up, tokens and their cost.
 
         Tokens are the server's own count. Prices are for a million tokens, so tokens times price is the cost
         in millionths of the currency's unit.
         """
-        found = {
-            "teacher_calls": self.calls,
-            "teacher_cached": self.cached,
-            "teacher_retries": self.retries,
-            "teacher_failed": self.failed,
-            "teacher_prompt_tokens": self.prompt_tokens,
-            "teacher_reply_tokens": self.reply_tokens,
-        }
         prices = (self.section.price_input, self.section.price_output)
-        if prices != (None, None):
-            cost = self.prompt_tokens * (prices[0] or 0.0) + self.reply_tokens * (prices[1] or 0.0)
-            found["teacher_cost_millionths"] = round(cost)
-        return found
+        cost = self.prompt_tokens * (prices[0] or 0.0) + self.reply_tokens * (prices[1] or 0.0)
+        return Counts(
+            teacher_calls=self.calls,
+            teacher_cached=self.cached,
+            teacher_retries=self.retries,
+            teacher_failed=self.failed,
+            teacher_prompt_tokens=self.prompt_tokens,
+            teacher_cached_prompt_tokens=self.cached_prompt_tokens,
+            teacher_reply_tokens=self.reply_tokens,
+            teacher_cost_millionths=None if prices == (None, None) else round(cost),
+        )
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]:
         """Return one answer a request, in order; equal requests are asked once.
@@ -230,6 +231,7 @@ class EndpointChat:
                 ) from None
             self.calls += 1
             self.prompt_tokens += received.prompt_tokens
+            self.cached_prompt_tokens += received.cached_tokens
             self.reply_tokens += received.reply_tokens
             if received.text:  # an empty one is asked for again in another run
                 await asyncio.to_thread(self.cache.put, _to_store(request, received))

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from pivotopd.environments.base import Environment
 from pivotopd.errors import TeacherError
+from pivotopd.ledger import Counts
 from pivotopd.records import Turn
 from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 from pivotopd.teacher.chat import Answer, Ask, Chat
@@ -63,8 +64,13 @@ class LlmTeacher:
         self.name = self.chat.name
 
     @property
+    def spent(self) -> Counts:
+        """What the chat used."""
+        return self.chat.spent
+
+    @property
     def counts(self) -> dict[str, int]:
-        """What became of the replies, and the chat's own counts."""
+        """What became of the replies."""
         return {
             "teacher_replies_unreadable": self._unreadable,
             "teacher_replies_cut": self._cut,
@@ -73,7 +79,6 @@ class LlmTeacher:
             "teacher_queries_unread": self._silent,
             "teacher_candidates_ineligible": self._ineligible,
             "teacher_actions_unresolved": self._unresolved,
-            **self.chat.counts,
         }
 
     def read(self, transcripts: Sequence[Transcript], sample: int = 0) -> list[Reading]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pivotopd.ledger import Counts
 from pivotopd.models.base import Codec, Generator, Request, Sampling
 from pivotopd.seeds import seed_of
 from pivotopd.teacher.chat import Answer, Ask
@@ -47,14 +48,7 @@ class ModelChat:
     run_seed: int
     name: str = field(init=False)
     where: str = field(init=False)
-    counts: dict[str, int] = field(
-        default_factory=lambda: {
-            "teacher_calls": 0,
-            "teacher_prompts_too_long": 0,
-            "teacher_prompt_tokens": 0,
-            "teacher_reply_tokens": 0,
-        }
-    )
+    spent: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
         """Name the teacher by who answers."""
@@ -67,10 +61,13 @@ class ModelChat:
         fitting = [index for index, ids in enumerate(prompts) if len(ids) <= self.prompt_tokens]
         requests = [Request(prompts[index], self._seed(asks[index])) for index in fitting]
         completions = self.speaker.generator.generate(requests, self.sampling) if requests else []
-        self.counts["teacher_calls"] += len(requests)
-        self.counts["teacher_prompts_too_long"] += len(asks) - len(requests)
-        self.counts["teacher_prompt_tokens"] += sum(len(one.prompt_ids) for one in requests)
-        self.counts["teacher_reply_tokens"] += sum(len(one.response_ids) for one in completions)
+        self.spent += Counts(
+            teacher_calls=len(requests),
+            teacher_prompts_too_long=len(asks) - len(requests),
+            teacher_prompt_tokens=sum(len(one.prompt_ids) for one in requests),
+            teacher_cached_prompt_tokens=sum(one.cached_tokens for one in completions),
+            teacher_reply_tokens=sum(len(one.response_ids) for one in completions),
+        )
         answers = [
             Answer(one.prompt, None, f"the prompt has {len(ids)} tokens, at most {self.prompt_tokens}")
             for one, ids in zip(asks, prompts, strict=True)

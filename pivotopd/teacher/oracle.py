@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pivotopd.environments.base import Environment, TaskOracle, View
 from pivotopd.environments.replay import reach
 from pivotopd.errors import ConfigError, EnvironmentFault, SearchLimit
+from pivotopd.ledger import Counts
 from pivotopd.records import Turn
 from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 
@@ -38,6 +39,11 @@ class OracleTeacher:
     def __post_init__(self) -> None:
         """Name the teacher by its kind."""
         self.name = "oracle (informed)" if self.informed else "oracle"
+
+    @property
+    def spent(self) -> Counts:
+        """Nothing: its searches are its own counts."""
+        return Counts()
 
     @property
     def counts(self) -> dict[str, int]:

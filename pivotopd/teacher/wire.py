@@ -58,8 +58,13 @@ class _Choice(_Lenient):
     finish_reason: str | None = None
 
 
+class _PromptDetails(_Lenient):
+    cached_tokens: int | None = None
+
+
 class _Usage(_Lenient):
     prompt_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
     completion_tokens: int | None = None
 
 
@@ -70,12 +75,16 @@ class _Completion(_Lenient):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A reply, the server's count of its tokens, and whether it ended at the limit."""
+    """A reply, the server's count of its tokens, and whether it ended at the limit.
+
+    ``cached_tokens`` of the prompt's were in the server's prefix cache, where it says so.
+    """
 
     text: str
     prompt_tokens: int
     reply_tokens: int
     cut: bool = False
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,8 @@ def read_response(response: httpx.Response, clean: Callable[[str], str] = str) -
         usage = completion.usage or _Usage()
         choice = completion.choices[0]
         text, cut = clean(choice.message.content or ""), choice.finish_reason == "length"
-        return Received(text, usage.prompt_tokens or 0, usage.completion_tokens or 0, cut)
+        cached = (usage.prompt_tokens_details or _PromptDetails()).cached_tokens or 0
+        return Received(text, usage.prompt_tokens or 0, usage.completion_tokens or 0, cut, cached)
     reason = f"status {status}: {shown(clean(response.text))!r}"
     if status in TRANSIENT or status >= 500:
         raise Transient(reason, _retry_after_s(response.headers.get("retry-after")))

@@ -18,6 +18,7 @@ from pivotopd.config import EndpointSection, OracleSection, SelfSection, Teacher
 from pivotopd.diagnosis.agreement import Agreement, chance_of, read_samples, samples_of, summarise
 from pivotopd.diagnosis.bootstrap import Interval
 from pivotopd.diagnosis.interventions import Case
+from pivotopd.ledger import Counts
 from pivotopd.models.base import Sampling
 from pivotopd.records import from_table, to_table
 from pivotopd.records_probes import AgreementSample
@@ -57,6 +58,7 @@ class Told:
 
     def __init__(self, said: dict[tuple[int, str], Reading]) -> None:
         self.said = said
+        self.spent = Counts()
         self.counts: dict[str, int] = {}
 
     def read(self, transcripts: Sequence[Transcript], sample: int = 0) -> list[Reading]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 from flows import inspect_cli
 from flows.cli import app
 from pivotopd.errors import ArtifactError, ConfigError
+from pivotopd.ledger import FIELDS
 from pivotopd.records import Advantage, Chain, Label, Turn
 from stages.runs import open_run
 from tests.small_student import small_config
@@ -58,6 +60,40 @@ def test_a_run_is_a_line_an_artifact(run: StoredRun) -> None:
     lines = shown(run.uri)
     for stage in ("rollout", "label", "recover", "update"):
         assert any(stage in line and run.artifact(stage, 0).digest[:12] in line for line in lines)
+
+
+def test_the_bill_is_the_sum_of_the_manifests(run: StoredRun) -> None:
+    stages = ("rollout", "label", "recover", "update")
+    stored = [run.artifact(stage, 0).manifest for stage in stages]
+    bill = json.loads(inspect(run.uri, "--iteration", 0, "--cost", "--json").stdout)
+    assert [one["iteration"] for one in bill["iterations"]] == [0]
+    assert list(bill["stages"]) == list(stages)
+    for name in FIELDS.keys() - {"teacher_cost_millionths"}:
+        assert bill["total"]["counts"][name] == sum(one.counts[name] for one in stored), name
+        for stage, manifest in zip(stages, stored, strict=True):
+            assert bill["stages"][stage]["counts"][name] == manifest.counts[name]
+    assert bill["total"]["teacher_cost"] is None
+    assert bill["total"]["total_s"] == pytest.approx(sum(sum(one.seconds.values()) for one in stored))
+    assert 0 < bill["stages"]["update"]["training_padding_share"] < 1
+    whole = json.loads(inspect(run.uri, "--cost", "--json").stdout)
+    assert whole == bill, "the run has one iteration"
+
+
+def test_the_bill_for_a_person_has_a_column_a_stage(run: StoredRun) -> None:
+    lines = shown(run.uri, "--cost")
+    counts = [run.artifact(stage, 0).manifest.counts for stage in ("rollout", "label", "recover", "update")]
+    steps = [one["env_steps"] for one in counts]
+    cells = [f"{value:,}" if value else "-" for value in (*steps, sum(steps))]
+    row = next(line for line in lines if " env_steps " in line)
+    assert [cell.strip() for cell in row.split("│")][3:-1] == cells
+    assert any("engine padding and idle" in line and "%" in line for line in lines)
+    assert not any("teacher_calls" in line for line in lines), "an oracle is not called"
+
+
+def test_the_bill_refuses_what_it_does_not_know(run: StoredRun) -> None:
+    assert isinstance(inspect(run.uri, "--cost", "--iteration", 9).exception, ArtifactError)
+    assert isinstance(inspect(run.uri, "--json").exception, ConfigError)
+    assert isinstance(inspect(run.uri, "--cost", "--episode", "0000/000/00").exception, ConfigError)
 
 
 def test_an_episode_shows_pivot_gold_action_hint_recovery_and_advantages(run: StoredRun) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pivotopd.bill import Cost
 from pivotopd.errors import ArtifactError, ConfigError, NumericsError
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import Policy
@@ -167,6 +168,28 @@ def test_counts(policy: Policy) -> None:
     # Prefill pads 4 to 10; scoring pads 2 to 6.
     assert (counts.prompts, counts.prompt_tokens, counts.generated_tokens) == (2, 14, generated)
     assert (counts.scored_tokens, counts.padded_tokens) == (3, 6 + 4)
+
+
+def test_the_ledger_has_every_position_that_the_model_computed(policy: Policy) -> None:
+    computed = 0
+
+    def seen(module: object, arguments: object, named: dict[str, torch.Tensor]) -> None:
+        nonlocal computed
+        computed += named["input_ids"].numel()
+
+    hook = policy.model.base_model.register_forward_pre_hook(seen, with_kwargs=True)
+    engine = TransformersEngine(policy, token_budget=64, max_batch=8)
+    try:
+        engine.generate([Request([5 + n] * (1 + n % 7), n) for n in range(20)], Sampling(1.0, 24))
+        engine.score([ScoreRequest([5] * (1 + n), [6] * (1 + n % 3)) for n in range(9)])
+    finally:
+        hook.remove()
+    counts = engine.counts
+    assert Cost(1, counts, {}).engine_positions == computed
+    assert counts.idle_tokens > 0
+    assert counts.padded_tokens > 0
+    assert (counts.rounds, counts.prompts, counts.scored_rows) == (1, 20, 9)
+    assert counts.scored_context_tokens == sum(range(1, 10))
 
 
 def test_nothing_asked_nothing_done(policy: Policy) -> None:

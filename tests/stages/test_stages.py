@@ -344,7 +344,7 @@ def replace_in_manifest(artifact: Artifact, file: Path, changes: Mapping[str, An
         update={
             "parts": tuple(parts),
             "files": tuple(files),
-            "content_digest": content_digest(parts, files, old.counts),
+            "content_digest": content_digest(parts, files, old.counts, old.varying),
         }
     )
     (folder / "manifest.json").write_text(manifest.to_json())

@@ -173,6 +173,8 @@ def test_a_run_goes_on_with_a_teacher_that_answers_badly_by_turns(
         assert made(run, "recover", args).rows(Chain) == chains
         assert again.manifest.counts["teacher_calls"] == 0
         assert again.manifest.counts["teacher_prompt_tokens"] == 0
+        assert again.manifest.counts["teacher_cached"] == counts["teacher_calls"]
+        assert again.manifest.content_digest == label.manifest.content_digest, "found or asked, the same rows"
 
     elsewhere = override(f"http://127.0.0.1:{closed_port()}/v1", concurrency=9, timeout_s=1, price_input=None)
     assert made(run, "label", elsewhere).digest == label.digest, "where it is reached names no work"

@@ -18,6 +18,7 @@ import pytest
 from pivotopd.config import EndpointSection
 from pivotopd.errors import ConfigError, Preempted, TeacherError
 from pivotopd.exits import stop_signals
+from pivotopd.ledger import Counts
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.endpoint import EndpointChat
 from pivotopd.teacher.reply_cache import ReplyCache
@@ -49,16 +50,15 @@ def test_answers_come_in_order_and_the_ledger_is_exact(tmp_path: Path) -> None:
     with serving(echo) as server:
         one = chat(server.url, tmp_path, price_input=2.0, price_output=10.0)
         assert texts(one.ask(asks("a", "b", "c"))) == ["re: a", "re: b", "re: c"]
-        assert one.counts == {
-            "teacher_calls": 3, "teacher_cached": 0, "teacher_retries": 0, "teacher_failed": 0,
-            "teacher_prompt_tokens": 30, "teacher_reply_tokens": 15,
-            "teacher_cost_millionths": 30 * 2 + 15 * 10,
-        }  # fmt: skip
+        assert one.spent == Counts(
+            teacher_calls=3, teacher_prompt_tokens=30, teacher_reply_tokens=15,
+            teacher_cost_millionths=30 * 2 + 15 * 10,
+        )  # fmt: skip
         assert server.keys == [None] * 3
         assert set(server.paths) == {"/v1/models", "/v1/chat/completions"}
         body = next(body for body in server.bodies if body["messages"][0]["content"] == "a")
     assert body == {"model": "big", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4096}
-    assert "teacher_cost_millionths" not in chat(server.url, tmp_path).counts
+    assert "teacher_cost_millionths" not in chat(server.url, tmp_path).spent.listed()
 
 
 def test_what_was_answered_is_not_asked_again_not_even_with_the_server_gone(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_was_answered_is_not_asked_again_not_even_with_the_server_gone(tmp_
         assert (one.calls, one.cached) == (2, 1)
     other = chat(f"http://127.0.0.1:{closed_port()}", tmp_path, api_key_variable="NOT_SET_ANYWHERE")
     assert texts(other.ask(asks("b", "a"))) == ["re: b", "re: a"]
-    assert (other.calls, other.cached, other.counts["teacher_prompt_tokens"]) == (0, 2, 0)
+    assert (other.calls, other.cached, other.spent.teacher_prompt_tokens) == (0, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,25 @@ def test_a_reply_whose_tokens_are_not_told_is_a_reply(tmp_path: Path, usage: obj
         one = chat(server.url, tmp_path)
         assert texts(one.ask(asks("a"))) == ["good"]
         assert (one.retries, one.prompt_tokens, one.reply_tokens) == (0, 0, told)
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"), [({"cached_tokens": 7}, 7), ({"cached_tokens": None}, 0), (None, 0)]
+)
+def test_tokens_in_the_server_s_prefix_cache_are_counted_where_it_tells(
+    tmp_path: Path, details: object, cached: int
+) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": details}
+    body = {"choices": [{"message": {"content": "good"}}], "usage": usage}
+    with serving(lambda number, sent: Response(body)) as server:
+        one = chat(server.url, tmp_path)
+        one.ask(asks("a"))
+        assert one.spent == Counts(
+            teacher_calls=1,
+            teacher_prompt_tokens=9,
+            teacher_cached_prompt_tokens=cached,
+            teacher_reply_tokens=2,
+        )
 
 
 def test_a_request_that_fails_for_good_is_an_answer_without_text(tmp_path: Path) -> None:

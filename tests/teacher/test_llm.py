@@ -12,6 +12,7 @@ import pytest
 
 from pivotopd.config import EndpointSection, OracleSection, RunConfig, SelfSection
 from pivotopd.errors import TeacherError
+from pivotopd.ledger import Counts
 from pivotopd.models.base import Completion, Request, Sampling
 from pivotopd.records import Lesson, from_table, to_table
 from pivotopd.teacher.base import Query, Reading, Transcript
@@ -36,7 +37,7 @@ class Scripted:
     reply: Reply
     name: str = "scripted"
     where: str = "here"
-    counts: dict[str, int] = field(default_factory=lambda: {"teacher_calls": 0})
+    spent: Counts = field(default_factory=Counts)
     asks: list[Ask] = field(default_factory=list)
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]:
@@ -44,7 +45,7 @@ class Scripted:
         for one in asks:
             text = self.reply(one.prompt, len(self.asks))
             self.asks.append(one)
-            self.counts["teacher_calls"] += 1
+            self.spent += Counts(teacher_calls=1)
             found.append(Answer(one.prompt, text, None if text is not None else "no luck"))
         return found
 
@@ -88,8 +89,9 @@ def test_a_reply_becomes_candidates_and_a_lesson(idle: Transcript) -> None:
     assert one.counts == {
         "teacher_replies_unreadable": 0, "teacher_replies_cut": 0, "teacher_sentences_copied": 0,
         "teacher_episodes_unread": 0, "teacher_queries_unread": 0, "teacher_candidates_ineligible": 1,
-        "teacher_actions_unresolved": 1, "teacher_calls": 1,
+        "teacher_actions_unresolved": 1,
     }  # fmt: skip
+    assert one.spent == Counts(teacher_calls=1)
     labels = labels_of(reading, idle.turns, play.environment().wording, one.name, 5)
     assert [(label.turn, label.reason) for label in labels] == [
         (0, "agrees"),
@@ -297,7 +299,7 @@ def test_the_student_reads_its_own_episodes(idle: Transcript) -> None:
     assert [candidate.gold_action for candidate in reading.candidates] == [place(idle, 1)]
     text, _ = play.codec().decode(engine.requests[0].prompt_ids)
     assert "Which turns went wrong" in text
-    assert one.counts["teacher_calls"] == 1
+    assert one.spent.teacher_calls == 1
 
 
 def test_its_draws_depend_on_what_is_asked_and_on_the_run_alone(idle: Transcript) -> None:
@@ -324,7 +326,7 @@ def test_an_episode_that_is_too_long_for_it_is_not_read(idle: Transcript) -> Non
     read, unread = one.read([idle, other])
     assert read.unread is None
     assert unread.unread == f"the prompt has {long} tokens, at most {short}"
-    assert one.counts["teacher_prompts_too_long"] == 1
+    assert one.spent.teacher_prompts_too_long == 1
 
 
 def test_the_teacher_is_the_configured_one(tmp_path: object) -> None:
