@@ -32,6 +32,7 @@ NEUTRAL = frozenset(
         "pivotopd.exits",
         "pivotopd.manifest",
         "pivotopd.methods.sections",
+        "pivotopd.object_store",
         "pivotopd.outbox",
         "pivotopd.progress",
         "pivotopd.provenance",
