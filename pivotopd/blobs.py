@@ -307,7 +307,6 @@ class Blobs:
     def entries(self, path: str = "") -> list[Entry]:
         """Return all files below a path with size and time, by path; hidden ones left out."""
         root = self.join("")
-        root = root[len("file://") :] if root.startswith("file://") else root
 
         def listed(filesystem: Any, name: str) -> list[Entry]:
             start = str(filesystem._strip_protocol(root)).rstrip("/") + "/"
