@@ -130,9 +130,17 @@ def _read_range(filesystem: Any, name: str, *, start: int, stop: int) -> bytes:
 
 
 def _remove_remote(filesystem: Any, name: str) -> None:
-    """Delete all below a name; bulk deletion tells no failures of single files, so it is looked again."""
-    filesystem.rm(name, recursive=True)
-    left = filesystem.find(name)
+    """Delete a file, or all below a name; s3fs does not tell what a bulk deletion left."""
+    if "s3" not in filesystem.protocol:
+        filesystem.rm(name, recursive=True)
+        return
+    below = f"{name.rstrip('/')}/"
+    names = [found for found in filesystem.find(name) if found.startswith(below)]
+    if not names:
+        filesystem.rm_file(name)
+        return
+    filesystem.rm(names)
+    left = [found for found in filesystem.find(name) if found.startswith(below)]
     if left:
         raise PermissionError(errno.EACCES, f"{len(left)} files were not deleted, such as {left[0]}")
 
@@ -311,7 +319,10 @@ class Blobs:
         def listed(filesystem: Any, name: str) -> list[Entry]:
             start = str(filesystem._strip_protocol(root)).rstrip("/") + "/"
             found: dict[str, dict[str, Any]] = filesystem.find(name, detail=True)
-            return [_entry(name.removeprefix(start), info) for name, info in found.items()]
+            below = f"{name.rstrip('/')}/"  # a server may tell of an empty folder as a file of its name
+            return [
+                _entry(one.removeprefix(start), info) for one, info in found.items() if one.startswith(below)
+            ]
 
         try:
             found = self._remote("list", path, listed)

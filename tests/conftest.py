@@ -70,7 +70,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def s3_root(
     s3_server: S3Server, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """An empty root in the bucket, with the variables that lead there; downloads are cached in ``tmp_path``."""
+    """An empty root in the bucket, with the variables that lead there; downloads are kept in ``tmp_path``."""
     from tests.s3_server import use_server
 
     use_server(monkeypatch, s3_server.url)

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server that fails as asked: 503, silence, lost connections, lost answers."""
+"""An HTTP proxy before an S3 server that fails as asked: 503, silence, lost connections, lost answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
 Kind = Literal["slow_down", "plain_503", "plain_404", "hang", "reset", "lost_answer", "cut"]
-"""``slow_down`` and ``plain_503`` answer 503, as S3 and as a load balancer do; ``plain_404`` is a foreign page;
+"""``slow_down`` and ``plain_503`` answer 503, as S3 and as a load balancer do; ``plain_404`` a strange page;
 ``hang`` never answers; ``reset`` drops the connection before the server sees the request, ``lost_answer``
 after it has carried it out; ``cut`` drops it in the middle of the answer's body."""
 SLOW_DOWN = b"""<?xml version="1.0" encoding="UTF-8"?>

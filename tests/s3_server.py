@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.child_process import end_with_parent
 REQUIRED = "PIVOTOPD_REQUIRE_S3"
 """Set to 1, a missing server is a failure: a build server cannot skip these tests unnoticed."""
 KEY = "pivot-test-key"
-SECRET = "planted-secret-that-nothing-may-write"  # noqa: S105 - of a server that lives as long as the tests
+SECRET = "planted-secret-that-nothing-may-write"
 START_S = 600.0
 """So that a server that never answers fails its tests; it needs four seconds, on crowded cores more."""
 PORTS = 8
@@ -79,20 +80,15 @@ class S3Server:
         actions = ["Admin", "Read", "List", "Tagging", "Write"]
         identities = {"identities": [{"name": "test", "credentials": keys, "actions": actions}]}
         (self.folder / "s3.json").write_text(json.dumps(identities))
-        roles = (
-            "s3.port",
-            "s3.port.grpc",
-            "master.port",
-            "master.port.grpc",
-            "volume.port",
-            "volume.port.grpc",
-        )
-        names = [*roles, "filer.port", "filer.port.grpc"]
+        roles = [f"{name}.port" for name in ("s3", "master", "volume", "filer")]
+        names = [*roles, *(f"{name}.grpc" for name in roles)]
         command = [
-            self.program, "-logtostderr=true", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            self.program, "-logtostderr=true", "server", f"-dir={data}", "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
             "-filer", "-s3", f"-s3.config={self.folder / 's3.json'}", "-s3.autoCreateBucket=false",
             "-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=100", "-master.volumeSizeLimitMB=64",
-            "-master.telemetry=false", *(f"-{name}={port}" for name, port in zip(names, self.ports, strict=True)),
+            "-master.telemetry=false",
+            *(f"-{name}={port}" for name, port in zip(names, self.ports, strict=True)),
         ]  # fmt: skip
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -147,10 +143,8 @@ class S3Server:
         """Kill it; what it has acknowledged stays in its folder for another start."""
         if self._process is None:
             return
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._process = None
 

@@ -82,7 +82,7 @@ def plan_pruning(layout: RunLayout, retention: Retention) -> Pruning:
     """Say what a retention removes of a run; nothing is changed.
 
     Raises:
-        ArtifactError: There is no run, or a manifest under the root is damaged, so that its inputs are unknown.
+        ArtifactError: There is no run, or a manifest under the root is damaged: its inputs are unknown.
         StorageError: The store cannot be read.
     """
     if layout.store.read_text(layout.config) is None:
