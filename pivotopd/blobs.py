@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pivotopd.errors import StorageError
-from pivotopd.object_store import failure, open_filesystem, passing, patiently, reason, truly_missing
+from pivotopd.object_store import failure, open_filesystem, patiently, reason, truly_missing
 
 T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20
+WRITER = "pivotopd-writer"
+"""Metadata of an object that was created only where none was: who did."""
 READ_BYTES = 32 << 20
 """Size of one request where a large file is read piece by piece."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -129,6 +131,16 @@ def _read_range(filesystem: Any, name: str, *, start: int, stop: int) -> bytes:
     return bytes(filesystem.cat_file(name, start=start, end=stop))
 
 
+def _create_remote(filesystem: Any, name: str, *, data: bytes, writer: str) -> None:
+    marked = {"Metadata": {WRITER: writer}} if "s3" in filesystem.protocol else {}
+    filesystem.pipe_file(name, data, mode="create", **marked)
+
+
+def _writer_of(filesystem: Any, name: str) -> str | None:
+    """Return the mark of the writer that created an object; other backends than S3 keep none."""
+    return filesystem.metadata(name).get(WRITER) if "s3" in filesystem.protocol else None
+
+
 def _remove_remote(filesystem: Any, name: str) -> None:
     """Delete a file, or all below a name; s3fs does not tell what a bulk deletion left."""
     if "s3" not in filesystem.protocol:
@@ -185,8 +197,11 @@ class Blobs:
 
     def join(self, path: str) -> str:
         """Return the address of a path below the root."""
-        root = str(self.local_root) if self.local_root is not None else self.uri
-        return f"{root.rstrip('/')}/{path}" if path else root
+        if self.local_root is not None:
+            root = str(self.local_root)
+            return f"{root.rstrip('/')}/{path}" if path else root
+        scheme, _, rest = self.uri.partition("://")
+        return f"{scheme}://{rest.rstrip('/')}/{path}" if path else self.uri
 
     def read(self, path: str) -> bytes | None:
         """Return a file's bytes, or None only where it truly does not exist.
@@ -229,41 +244,30 @@ class Blobs:
         """Write a file whole unless one exists; return False, and change nothing, if one does.
 
         On a local folder a synced temporary file is hard-linked to the name, which never overwrites.
-        Elsewhere it is the backend's conditional put. ``data`` must not be empty: an empty one would
-        overwrite on S3.
+        Elsewhere it is the backend's conditional put. On S3 the object is marked with its writer: the layers
+        below send a request again when its answer was lost, and then it may meet its own object. ``data``
+        must not be empty: an empty one would overwrite on S3.
 
         Raises:
             StorageError: The store does not take it.
         """
         if not data:
             raise ValueError("a create-only write needs at least one byte")
-        unsure = False  # an earlier try may have been carried out, and its answer lost
-
-        def put(filesystem: Any, name: str) -> None:
-            nonlocal unsure
-            try:
-                filesystem.pipe_file(name, data, mode="create")
-            except Exception as error:
-                unsure = unsure or passing(error)
-                raise
-
+        writer = uuid.uuid4().hex
         try:
             with self._writing(path):
                 local = self._local(path)
                 if local is None:
-                    self._remote("write", path, put, once=True)
+                    self._remote("write", path, partial(_create_remote, data=data, writer=writer))
                     return True
                 with self._temporary(local, data) as temporary:
                     os.link(temporary, local)
                     sync(local.parent)
                 return True
         except StorageError as error:
-            if not _condition_failed(error.__cause__):
+            if not _condition_failed(error.__cause__) or self.read(path) is None:
                 raise
-            winner = self.read(path)
-            if winner is None:
-                raise
-            return unsure and winner == data
+            return self.local_root is None and self._remote("read", path, _writer_of) == writer
 
     def upload(self, source: Path, path: str) -> None:
         """Copy a local file to a path of a remote root."""
@@ -343,7 +347,7 @@ class Blobs:
         )
         return sorted(name for name in names if not name.startswith("."))
 
-    def _remote(self, action: str, path: str, call: Callable[[Any, str], T], *, once: bool = False) -> T:
+    def _remote(self, action: str, path: str, call: Callable[[Any, str], T]) -> T:
         """Call a function with this process's filesystem and a path's name on it; try again elsewhere.
 
         A local filesystem is asked once: what it refuses, it refuses the next moment too.
@@ -351,7 +355,7 @@ class Blobs:
         where = self.join(path)
 
         def attempt() -> T:
-            return call(*open_filesystem(where, once=once))
+            return call(*open_filesystem(where))
 
         with storage_errors(action, where):
             return attempt() if self.local_root is not None else patiently(where, attempt)

@@ -5,8 +5,8 @@ Endpoint and keys come from the usual environment variables (``AWS_ENDPOINT_URL`
 
 Three layers would each try again: botocore a request, s3fs a call, and we an operation. Here botocore repeats
 single requests a few times, so that one lost part does not repeat a large upload; s3fs repeats nothing; and
-:func:`patiently` repeats operations until the patience is over. A create-only write is sent once a try by
-all layers below, since an answer that was lost on the way must be known to have been lost.
+:func:`patiently` repeats operations until the patience is over. (Below them aiohttp sends a request once more
+when a connection breaks, a PUT too.)
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _seconds(variable: str, default: float) -> float:
     return value
 
 
-def open_filesystem(address: str, *, once: bool = False) -> tuple[Any, str]:
+def open_filesystem(address: str) -> tuple[Any, str]:
     """Return this process's filesystem for an address, and the address's name on it.
 
     fsspec keeps one filesystem a process, thread and setting; nothing is kept here, so that a forked child
@@ -102,7 +102,6 @@ def open_filesystem(address: str, *, once: bool = False) -> tuple[Any, str]:
 
     Args:
         address: A path or fsspec URI.
-        once: Send every request once: for create-only writes.
 
     Raises:
         ConfigError: The address or the endpoint cannot be one.
@@ -111,7 +110,7 @@ def open_filesystem(address: str, *, once: bool = False) -> tuple[Any, str]:
     import fsspec  # noqa: PLC0415 - late, so that a local root never loads a remote backend before a fork
 
     s3 = address.startswith(_S3)
-    options = _s3_options(address, once=once) if s3 else {}
+    options = _s3_options(address) if s3 else {}
     try:
         filesystem, name = fsspec.core.url_to_fs(address, use_listings_cache=False, **options)
     except (ValueError, ImportError) as error:
@@ -125,7 +124,7 @@ def open_filesystem(address: str, *, once: bool = False) -> tuple[Any, str]:
     return filesystem, str(name)
 
 
-def _s3_options(address: str, *, once: bool) -> dict[str, Any]:
+def _s3_options(address: str) -> dict[str, Any]:
     """Return s3fs's settings; keys and endpoint are left to botocore."""
     bucket = address.partition("://")[2].partition("/")[0]
     if "@" in bucket:
@@ -140,7 +139,7 @@ def _s3_options(address: str, *, once: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         "connect_timeout": min(CONNECT_S, limits.timeout_s),
         "read_timeout": limits.timeout_s,
-        "retries": {"mode": "standard", "total_max_attempts": 1 if once else REQUEST_TRIES},
+        "retries": {"mode": "standard", "total_max_attempts": REQUEST_TRIES},
     }
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         endpoint = os.environ.get(variable)
