@@ -1,4 +1,4 @@
-"""A run of several iterations as manifests see it: small tables and checkpoints, inputs as training names them."""
+"""A run of several iterations as manifests see it: small tables and models, inputs named as training does."""
 
 from __future__ import annotations
 
