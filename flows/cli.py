@@ -14,6 +14,7 @@ from flows.games_cli import games_app
 from flows.inspect_cli import inspect
 from flows.manual_cli import config, tables
 from flows.methods_cli import methods
+from flows.runs_cli import runs_app
 from flows.stage_cli import evaluate, stage
 from flows.train_cli import train
 
@@ -49,6 +50,7 @@ app.command(rich_help_panel="Runs")(evaluate)
 app.command(rich_help_panel="Runs")(compare)
 app.command(rich_help_panel="Runs")(diagnose)
 app.command(rich_help_panel="Runs")(inspect)
+app.add_typer(runs_app, name="runs", rich_help_panel="Runs")
 app.add_typer(games_app, name="games")
 app.command(rich_help_panel="Help")(config)
 app.command(rich_help_panel="Help")(methods)

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from pivotopd.blobs import Blobs, intact, sha256_of
 from pivotopd.errors import ArtifactError, StorageError
-from pivotopd.manifest import File, Manifest, Part
+from pivotopd.manifest import PRUNED, File, Manifest, Part, Pruned
 from pivotopd.records import R, check_schema, from_table
 
 if TYPE_CHECKING:
@@ -206,6 +206,17 @@ class Artifact:
         """Address of the artifact's folder."""
         return self.store.join(self.path)
 
+    def pruned(self) -> Pruned | None:
+        """Return what a pruning took out of the artifact, or None where nothing was.
+
+        Raises:
+            ArtifactError: The marker is damaged.
+            StorageError: The store cannot be read.
+        """
+        path = f"{self.path}/{PRUNED}"
+        text = self.store.blobs.read(path)
+        return None if text is None else Pruned.from_json(text, self.store.join(path))
+
     def rows(self, record: type[R]) -> list[R]:
         """Return all rows of a table, in the order they were written.
 
@@ -291,7 +302,7 @@ class Artifact:
             temporary = Path(name)
             try:
                 if not self.store.blobs.download(f"{self.path}/{file.path}", temporary):
-                    raise ArtifactError("a file is missing", where=self._at(file), mend=_RERUN)
+                    raise self._gone("a file is missing", self._at(file))
                 temporary.replace(target)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -304,7 +315,7 @@ class Artifact:
 
     def _check_local(self, path: Path, file: File) -> None:
         if not path.is_file():
-            raise ArtifactError("a file is missing", where=str(path), mend=_RERUN)
+            raise self._gone("a file is missing", str(path))
         size = path.stat().st_size
         if size != file.bytes:
             raise ArtifactError(
@@ -318,7 +329,7 @@ class Artifact:
         data = self.store.blobs.read(f"{self.path}/{stored.path}")
         where = self._at(stored)
         if data is None:
-            raise ArtifactError("a part is missing", where=where, mend=_RERUN)
+            raise self._gone("a part is missing", where)
         if len(data) != stored.bytes:
             raise ArtifactError(
                 f"the part has {len(data)} bytes, its manifest says {stored.bytes}", where=where, mend=_RERUN
@@ -326,6 +337,15 @@ class Artifact:
         if hashlib.sha256(data).hexdigest() != stored.sha256:
             raise ArtifactError("the part's hash is not its manifest's", where=where, mend=_RERUN)
         return data
+
+    def _gone(self, what: str, where: str) -> ArtifactError:
+        """Return the error of a file that is not there, which says so where it was pruned."""
+        pruned = self.pruned()
+        if pruned is None:
+            return ArtifactError(what, where=where, mend=_RERUN)
+        return ArtifactError(
+            f"{what}: it was pruned on {pruned.pruned_at:%Y-%m-%d}", where=where, mend=_RERUN
+        )
 
     def _at(self, stored: Part | File) -> str:
         return self.store.join(f"{self.path}/{stored.path}")

@@ -2,8 +2,9 @@
 
 Only operations that object stores have: whole reads, whole atomic writes, create-only writes, listing. On a
 local folder, writes go to a temporary name, are synced, and are moved into place; nobody sees half a file.
-The filesystem object is looked up at each use (fsspec keeps one a process), so a :class:`Blobs` holds nothing
-but its address: it pickles, and it survives a fork.
+Elsewhere an operation that fails in a passing way is tried again (:mod:`pivotopd.object_store`). The
+filesystem object is looked up at each use, so a :class:`Blobs` holds nothing but its address: it pickles, and
+it survives a fork.
 """
 
 from __future__ import annotations
@@ -15,54 +16,49 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pivotopd.errors import StorageError
+from pivotopd.object_store import failure, open_filesystem, patiently, reason, truly_missing
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20
+WRITER = "pivotopd-writer"
+"""Metadata of an object that was created only where none was: who did."""
+READ_BYTES = 32 << 20
+"""Size of one request where a large file is read piece by piece."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 CONDITION_FAILED = frozenset({errno.EEXIST, errno.EINVAL})
 """How backends report that a create-only write met an existing key (S3 servers differ: EINVAL is a 412)."""
-BACKENDS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs", "paramiko"})
-"""Packages whose exceptions are storage failures although they are not OSErrors."""
-
 
 _ATTEMPT = re.compile(r"\.attempt-(.+)-(\d+)-[0-9a-f]{12}$")
 
 
 @contextmanager
 def storage_errors(action: str, where: str) -> Iterator[None]:
-    """Turn failures of a filesystem into :class:`StorageError`; FileNotFoundError passes, for the caller."""
+    """Turn a filesystem's failures into our errors; a file that is truly missing passes, for the caller.
+
+    Raises:
+        StorageError: The store cannot do it.
+        ConfigError: Keys or address of a remote store are wrong.
+        FileNotFoundError: There is no such file, and the store itself says so.
+    """
     try:
         yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot {action}: {_reason(error)}", where=where, mend=_mend(error)) from error
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in BACKENDS:
+        if isinstance(error, FileNotFoundError) and truly_missing(error):
             raise
-        raise StorageError(
-            f"cannot {action}: {error}",
-            where=where,
-            mend="check the address, the network and the credentials",
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror if isinstance(error.strerror, str) and error.strerror else str(error)
-
-
-def _mend(error: OSError) -> str:
-    if error.errno in NO_SPACE:
-        return "free some space or set another `root`, then run the same command again"
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        return "give the user write access, or set another `root`"
-    return "check the path and that its filesystem is in reach, then run the same command again"
+        told = failure(action, where, error)
+        if told is None:
+            raise
+        raise told from error
 
 
 def _condition_failed(cause: BaseException | None) -> bool:
@@ -121,6 +117,71 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def _read_whole(filesystem: Any, name: str) -> bytes:
+    """Return a file's bytes; on S3 by one GET: a HEAD before it would not tell a missing bucket apart."""
+    options = {"max_concurrency": 1} if "s3" in filesystem.protocol else {}
+    return bytes(filesystem.cat_file(name, **options))
+
+
+def _read_range(filesystem: Any, name: str, *, start: int, stop: int) -> bytes:
+    return bytes(filesystem.cat_file(name, start=start, end=stop))
+
+
+def _create_remote(filesystem: Any, name: str, *, data: bytes, writer: str) -> None:
+    marked = {"Metadata": {WRITER: writer}} if "s3" in filesystem.protocol else {}
+    filesystem.pipe_file(name, data, mode="create", **marked)
+
+
+def _writer_of(filesystem: Any, name: str) -> str | None:
+    """Return the mark of the writer that created an object; other backends than S3 keep none."""
+    return filesystem.metadata(name).get(WRITER) if "s3" in filesystem.protocol else None
+
+
+def _remove_remote(filesystem: Any, name: str) -> None:
+    """Delete a file, or all below a name; s3fs does not tell what a bulk deletion left."""
+    if "s3" not in filesystem.protocol:
+        filesystem.rm(name, recursive=True)
+        return
+    below = f"{name.rstrip('/')}/"
+    names = [found for found in filesystem.find(name) if found.startswith(below)]
+    if not names:
+        filesystem.rm_file(name)
+        return
+    filesystem.rm(names)
+    left = [found for found in filesystem.find(name) if found.startswith(below)]
+    if left:
+        raise PermissionError(errno.EACCES, f"{len(left)} files were not deleted, such as {left[0]}")
+
+
+def _entry(path: str, info: Mapping[str, Any]) -> Entry:
+    changed = next(
+        (info[key] for key in ("LastModified", "mtime", "modified", "created") if key in info), None
+    )
+    if isinstance(changed, int | float):
+        changed = datetime.fromtimestamp(changed, UTC)
+    when = changed if isinstance(changed, datetime) else None
+    return Entry(path, int(info["size"] or 0), when)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stored file.
+
+    Attributes:
+        path: Path relative to the root.
+        bytes: Size.
+        changed_at: When it was written, UTC; None where the store does not tell.
+    """
+
+    path: str
+    bytes: int
+    changed_at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Blobs:
     """One root: ``runs``, ``/data/runs``, ``file:///data/runs``, ``s3://bucket/runs``, ``memory://runs``."""
@@ -136,8 +197,11 @@ class Blobs:
 
     def join(self, path: str) -> str:
         """Return the address of a path below the root."""
-        root = str(self.local_root) if self.local_root is not None else self.uri
-        return f"{root.rstrip('/')}/{path}" if path else root
+        if self.local_root is not None:
+            root = str(self.local_root)
+            return f"{root.rstrip('/')}/{path}" if path else root
+        scheme, _, rest = self.uri.partition("://")
+        return f"{scheme}://{rest.rstrip('/')}/{path}" if path else self.uri
 
     def read(self, path: str) -> bytes | None:
         """Return a file's bytes, or None only where it truly does not exist.
@@ -145,13 +209,21 @@ class Blobs:
         Raises:
             StorageError: The store cannot be read for any other reason.
         """
-        where = self.join(path)
         try:
-            with storage_errors("read", where):
-                filesystem, name = self._open(path)
-                return bytes(filesystem.cat_file(name))
+            return self._remote("read", path, _read_whole)
         except FileNotFoundError:
             return None
+
+    def chunks(self, path: str, size_bytes: int) -> Iterator[bytes]:
+        """Yield a file's bytes piece by piece, as far as a size.
+
+        Raises:
+            StorageError: The store cannot be read.
+            FileNotFoundError: It does not exist.
+        """
+        for start in range(0, size_bytes, READ_BYTES):
+            stop = min(start + READ_BYTES, size_bytes)
+            yield self._remote("read", path, partial(_read_range, start=start, stop=stop))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file whole, replacing what was there.
@@ -162,8 +234,7 @@ class Blobs:
         with self._writing(path):
             local = self._local(path)
             if local is None:
-                filesystem, name = self._open(path)
-                filesystem.pipe_file(name, data)
+                self._remote("write", path, lambda filesystem, name: filesystem.pipe_file(name, data))
                 return
             with self._temporary(local, data) as temporary:
                 temporary.replace(local)
@@ -173,46 +244,62 @@ class Blobs:
         """Write a file whole unless one exists; return False, and change nothing, if one does.
 
         On a local folder a synced temporary file is hard-linked to the name, which never overwrites.
-        Elsewhere it is the backend's conditional put. ``data`` must not be empty: an empty one would
-        overwrite on S3.
+        Elsewhere it is the backend's conditional put. On S3 the object is marked with its writer: the layers
+        below send a request again when its answer was lost, and then it may meet its own object. ``data``
+        must not be empty: an empty one would overwrite on S3.
 
         Raises:
             StorageError: The store does not take it.
         """
         if not data:
             raise ValueError("a create-only write needs at least one byte")
+        writer = uuid.uuid4().hex
         try:
             with self._writing(path):
                 local = self._local(path)
                 if local is None:
-                    filesystem, name = self._open(path)
-                    filesystem.pipe_file(name, data, mode="create")
+                    self._remote("write", path, partial(_create_remote, data=data, writer=writer))
                     return True
                 with self._temporary(local, data) as temporary:
                     os.link(temporary, local)
                     sync(local.parent)
                 return True
         except StorageError as error:
-            if _condition_failed(error.__cause__) and self.read(path) is not None:
-                return False
-            raise
+            if not _condition_failed(error.__cause__) or self.read(path) is None:
+                raise
+            return self.local_root is None and self._remote("read", path, _writer_of) == writer
 
     def upload(self, source: Path, path: str) -> None:
         """Copy a local file to a path of a remote root."""
         with self._writing(path):
-            filesystem, name = self._open(path)
-            filesystem.put_file(str(source), name)
+            self._remote("write", path, lambda filesystem, name: filesystem.put_file(str(source), name))
 
     def download(self, path: str, target: Path) -> bool:
         """Copy a file of a remote root to a local file; return False where it does not exist."""
         try:
             with storage_errors("download", self.join(path)):
-                filesystem, name = self._open(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                filesystem.get_file(name, str(target))
+            self._remote("download", path, lambda filesystem, name: filesystem.get_file(name, str(target)))
         except FileNotFoundError:
             return False
         return True
+
+    def place(self, source: Path, path: str) -> None:
+        """Copy a local file to a path of this root, local or remote, whole or not at all."""
+        local = self._local(path)
+        if local is None:
+            self.upload(source, path)
+            return
+        with self._writing(path):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            temporary = local.with_name(attempt_name())
+            try:
+                shutil.copyfile(source, temporary)
+                sync(temporary)
+                temporary.replace(local)
+                sync(local.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def remove(self, path: str) -> None:
         """Delete a file or a folder with all below it; one that is not there is no error."""
@@ -223,29 +310,36 @@ class Blobs:
             elif local is not None:
                 shutil.rmtree(local)
             else:
-                filesystem, name = self._open(path)
-                filesystem.rm(name, recursive=True)
+                self._remote("delete", path, _remove_remote)
 
     def find(self, path: str) -> list[str]:
         """Return the paths, relative to the root, of all files below a path, sorted; hidden ones left out."""
-        with storage_errors("list", self.join(path)):
-            filesystem, name = self._open(path)
-            root = self._open("")[1].rstrip("/") + "/"
-            try:
-                found = filesystem.find(name)
-            except FileNotFoundError:
-                return []
-        names = (item.removeprefix(root) for item in found)
-        return sorted(item for item in names if not any(part.startswith(".") for part in item.split("/")))
+        return [entry.path for entry in self.entries(path)]
+
+    def entries(self, path: str = "") -> list[Entry]:
+        """Return all files below a path with size and time, by path; hidden ones left out."""
+        root = self.join("")
+
+        def listed(filesystem: Any, name: str) -> list[Entry]:
+            start = str(filesystem._strip_protocol(root)).rstrip("/") + "/"
+            found: dict[str, dict[str, Any]] = filesystem.find(name, detail=True)
+            below = f"{name.rstrip('/')}/"  # a server may tell of an empty folder as a file of its name
+            return [
+                _entry(one.removeprefix(start), info) for one, info in found.items() if one.startswith(below)
+            ]
+
+        try:
+            found = self._remote("list", path, listed)
+        except FileNotFoundError:
+            return []
+        return sorted((entry for entry in found if not _hidden(entry.path)), key=lambda entry: entry.path)
 
     def folders(self, path: str = "") -> list[str]:
         """Return the names of the folders right below a path, sorted; hidden ones left out."""
-        with storage_errors("list", self.join(path)):
-            filesystem, name = self._open(path)
-            try:
-                entries = filesystem.ls(name, detail=True)
-            except FileNotFoundError:
-                return []
+        try:
+            entries = self._remote("list", path, lambda filesystem, name: filesystem.ls(name, detail=True))
+        except FileNotFoundError:
+            return []
         names = (
             str(entry["name"]).rstrip("/").rpartition("/")[2]
             for entry in entries
@@ -253,19 +347,18 @@ class Blobs:
         )
         return sorted(name for name in names if not name.startswith("."))
 
-    def _open(self, path: str) -> tuple[Any, str]:
-        """Return this process's filesystem and a path's name on it."""
-        import fsspec  # noqa: PLC0415 - late, so that a local root never loads a remote backend before a fork
+    def _remote(self, action: str, path: str, call: Callable[[Any, str], T]) -> T:
+        """Call a function with this process's filesystem and a path's name on it; try again elsewhere.
 
-        try:
-            filesystem, name = fsspec.core.url_to_fs(self.join(path), use_listings_cache=False)
-        except (ValueError, ImportError) as error:
-            raise StorageError(
-                f"not a usable address: {error}",
-                where=self.uri,
-                mend="use a folder or an fsspec URI such as s3://bucket/folder, and install its package",
-            ) from error
-        return filesystem, str(name)
+        A local filesystem is asked once: what it refuses, it refuses the next moment too.
+        """
+        where = self.join(path)
+
+        def attempt() -> T:
+            return call(*open_filesystem(where))
+
+        with storage_errors(action, where):
+            return attempt() if self.local_root is not None else patiently(where, attempt)
 
     def _local(self, path: str) -> Path | None:
         root = self.local_root
@@ -273,14 +366,14 @@ class Blobs:
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Like :func:`storage_errors`; a missing parent (a bucket, say) is a storage failure too."""
+        """Like :func:`storage_errors`; a missing parent is a storage failure too."""
         where = self.join(path)
         try:
             with storage_errors("write", where):
                 yield
         except FileNotFoundError as error:
             raise StorageError(
-                f"cannot write: {_reason(error)}", where=where, mend="make the bucket or folder first"
+                f"cannot write: {reason(error)}", where=where, mend="make the bucket or folder first"
             ) from error
 
     @contextmanager

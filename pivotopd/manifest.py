@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pivotopd.errors import ArtifactError
 
 FORMAT_VERSION = 1
+PRUNED = "pruned.json"
+"""Name of the marker beside a manifest whose large files were removed."""
 
 
 def canonical_json(value: Any) -> str:
@@ -176,6 +178,31 @@ class Manifest(_Strict):
                 mend="it was edited or damaged: delete the folder, rerun the stage",
             )
         return manifest
+
+
+class Pruned(_Strict):
+    """What was taken out of an artifact after its time; lies beside the manifest, which stays as it is."""
+
+    format_version: int = FORMAT_VERSION
+    """Version of this record's form."""
+    pruned_at: datetime
+    """When, UTC."""
+    files: tuple[str, ...]
+    """Paths, relative to the folder, of what was removed."""
+
+    def to_json(self) -> str:
+        """Return the text that is stored."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: bytes, where: str) -> Pruned:
+        """Read a stored marker; ArtifactError where it is none."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ArtifactError(
+                "the marker of a pruning is damaged", where=where, mend="delete it, and prune again"
+            ) from error
 
 
 def content_digest(

@@ -33,6 +33,7 @@ NEUTRAL = frozenset(
         "pivotopd.ledger",
         "pivotopd.manifest",
         "pivotopd.methods.sections",
+        "pivotopd.object_store",
         "pivotopd.outbox",
         "pivotopd.progress",
         "pivotopd.provenance",

@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.fault_proxy import FaultProxy
+    from tests.s3_server import S3Server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -52,3 +59,44 @@ def larger(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.larger_model import make_larger_model
 
     return make_larger_model(tmp_path_factory.mktemp("larger") / "model", student)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server with the bucket ``tests``; skips where it is not installed."""
+    from tests.s3_server import S3Server, weed
+
+    server = S3Server(weed(), tmp_path_factory.mktemp("s3"))
+    try:
+        server.start()
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3_root(
+    s3_server: S3Server, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """An empty root in the bucket, with the variables that lead there; downloads are kept in ``tmp_path``."""
+    from tests.s3_server import use_server
+
+    use_server(monkeypatch, s3_server.url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield f"s3://tests/{sha256(request.node.nodeid.encode()).hexdigest()[:12]}/runs"
+    use_server(monkeypatch, s3_server.url)
+
+
+@pytest.fixture
+def s3_proxy(s3_server: S3Server, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy that fails as asked, between the clients of this test and the server; patience is short."""
+    from pivotopd.object_store import PATIENCE, TIMEOUT
+    from tests.fault_proxy import fault_proxy
+    from tests.s3_server import use_server
+
+    with fault_proxy(s3_server.port) as proxy:
+        use_server(monkeypatch, proxy.url)
+        monkeypatch.setenv(PATIENCE, "2")
+        monkeypatch.setenv(TIMEOUT, "30")
+        yield proxy

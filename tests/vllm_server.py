@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import re
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from tests.chat_server import closed_port
+from tests.child_process import end_with_parent
 
 REQUIRED = "PIVOTOPD_REQUIRE_VLLM"
 """Set to 1, a missing vLLM or model is a failure: a build server cannot skip these tests unnoticed."""
@@ -105,7 +105,7 @@ class VllmServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, no lock
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, no lock
             )
 
     def wait(self) -> None:
@@ -182,11 +182,6 @@ def living(group: int) -> list[int]:
         if folder.name.isdigit() and int(its_group) == group and state not in "ZX":
             found.append(int(folder.name))
     return found
-
-
-def _end_with_parent() -> None:
-    """Ask for SIGTERM when the tests' process dies (prctl(2)): a killed test run leaves no server."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
