@@ -9,7 +9,7 @@ import difflib
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -262,7 +262,9 @@ def describe_keys() -> list[tuple[str, str, str]]:
     def walk(model: type[BaseModel], prefix: str) -> None:
         for name, info in model.model_fields.items():
             inner = list(_models_of(info.annotation))
-            if inner:
+            if get_origin(info.annotation) is dict:
+                walk(inner[0], f"{prefix}{name}.STAGE.")
+            elif inner:
                 for section in inner:
                     tag = f" [{_tag_of(section)}]" if len(inner) > 1 else ""
                     walk(section, f"{prefix}{name}{tag}.")

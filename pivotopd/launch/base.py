@@ -104,14 +104,17 @@ class Task:
     """One job as it is asked for.
 
     Attributes:
-        name: Name for people, unique within a run, such as ``recover-0003``.
-        command: Program and arguments; a launcher with a container image replaces the Python by the image's.
+        name: Name for people, such as ``recover-0003``.
+        work: Digest of the work; what is asked for again with an equal one is the same job.
+        arguments: What follows Python, such as ``-m stages.rollout --run runs/name``; which Python it is,
+            the launcher knows.
         resources: What it needs.
         after: Ids of the platform's jobs that must have succeeded before.
     """
 
     name: str
-    command: tuple[str, ...]
+    work: str
+    arguments: tuple[str, ...]
     resources: Needed
     after: tuple[str, ...] = ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from pivotopd.launch.base import Needed, Resources, StageName, needed
 from pivotopd.launch.slurm_section import SlurmSection
 from pivotopd.section import Section
@@ -12,7 +14,7 @@ class LaunchSection(Section):
 
     resources: Resources = Resources()
     """What every job asks for."""
-    stages: dict[StageName, Resources] = {}
+    stages: dict[StageName, Resources] = Field(default_factory=dict)
     """What differs for a stage, where each is a job."""
     slurm: SlurmSection = SlurmSection()
     """SLURM."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -12,7 +13,7 @@ from pivotopd.section import Positive, Section, WholeNumber
 
 def _option(value: str) -> str:
     """Refuse what is no option of sbatch on one line."""
-    if not value.startswith("--") or not value.isprintable() or len(value) < 3:
+    if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.+)?", value) or not value.isprintable():
         raise ValueError("write an option of sbatch, such as --exclusive or --licenses=name:1")
     return value
 
@@ -39,6 +40,8 @@ class SlurmSection(Section):
     """What runs `image`, where one is given."""
     mounts: tuple[Annotated[str, AfterValidator(_mount)], ...] = ()
     """Further folders that a container sees, at the same path."""
+    variables: tuple[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+    """Names of variables that enroot passes on; the other two pass on all. Values stand in no file."""
     stop_ahead_s: Annotated[int, Field(ge=1, le=65_535)] = 120
     """Seconds before the time limit at which a job stops at a safe point; SLURM may be a minute early."""
     requeues: WholeNumber = 100
