@@ -262,7 +262,7 @@ def describe_keys() -> list[tuple[str, str, str]]:
     def walk(model: type[BaseModel], prefix: str) -> None:
         for name, info in model.model_fields.items():
             inner = list(_models_of(info.annotation))
-            if get_origin(info.annotation) is dict:
+            if inner and get_origin(info.annotation) is dict:
                 walk(inner[0], f"{prefix}{name}.STAGE.")
             elif inner:
                 for section in inner:

@@ -73,10 +73,10 @@ def training_task(config: RunConfig, jobs: Sequence[Job], records: Records | Non
             mend="use --per-stage, and launch.stages.update for the stage that several processes share",
         )
     task = Task("train", _work(jobs), (), needed)
-    file = "config.yaml"
+    file, text = "config.yaml", dump_config(config)
     if records is not None:
-        file = records.keep(task, file, dump_config(config))
-    return Task("train", task.work, ("-m", "flows.cli", "train", file), needed)
+        file = records.keep(task, file, text)
+    return Task("train", task.work, ("-m", "flows.cli", "train", file), needed, files={file: text})
 
 
 @dataclass

@@ -7,7 +7,8 @@ started a task may die, and another process asks the same platform by the same i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
 from pydantic import AfterValidator
@@ -110,6 +111,8 @@ class Task:
             the launcher knows.
         resources: What it needs.
         after: Ids of the platform's jobs that must have succeeded before.
+        files: Texts of small files that arguments name, by that argument. They lie where this machine sees
+            them; a launcher whose jobs do not see them hands them over.
     """
 
     name: str
@@ -117,6 +120,7 @@ class Task:
     arguments: tuple[str, ...]
     resources: Needed
     after: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 Phase = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
@@ -149,6 +153,11 @@ class Launcher(Protocol):
     @property
     def kind(self) -> str:
         """Name of the platform, as in ``--to``."""
+        ...
+
+    @property
+    def chains(self) -> bool:
+        """The platform itself starts a job after others, as :attr:`Task.after` asks."""
         ...
 
     def render(self, task: Task, folder: str) -> str:

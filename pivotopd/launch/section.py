@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pivotopd.launch.base import Needed, Resources, StageName, needed
+from pivotopd.launch.kubernetes_section import KubernetesSection
 from pivotopd.launch.slurm_section import SlurmSection
 from pivotopd.section import Section
 
@@ -18,6 +19,8 @@ class LaunchSection(Section):
     """What differs for a stage, where each is a job."""
     slurm: SlurmSection = SlurmSection()
     """SLURM."""
+    kubernetes: KubernetesSection = KubernetesSection()
+    """Kubernetes."""
 
     def needed(self, stage: str | None = None) -> Needed:
         """Return the resources of a stage's job, or of one job for the whole training."""

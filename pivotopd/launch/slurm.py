@@ -47,6 +47,7 @@ class Slurm:
     section: SlurmSection
     workdir: str = field(default_factory=os.getcwd)
     kind: str = "slurm"
+    chains: bool = True
 
     def render(self, task: Task, folder: str) -> str:
         """Return the batch script of a task; ConfigError where a folder's name cannot stand in one."""
