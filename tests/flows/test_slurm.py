@@ -73,6 +73,12 @@ def word(job: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def running(root: Path) -> bool:
+    """The first job that was submitted runs."""
+    found = records(root)
+    return bool(found) and bool(found[0]["job"]) and word(found[0]["job"]) == "RUNNING"
+
+
 def wait_until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
@@ -86,9 +92,7 @@ def trained(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, home = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("home")
     config = config_of(root, student, name=NAME)
     first = start(config, home)
-    wait_until(
-        lambda: records(root) and records(root)[0]["job"] and word(records(root)[0]["job"]) == "RUNNING"
-    )
+    wait_until(lambda: running(root))
     first.kill()
     first.communicate()
     job = records(root)[0]["job"]
@@ -161,9 +165,7 @@ def test_who_stops_waiting_cancels_the_job(
 ) -> None:
     root, home = tmp_path / "root", tmp_path / "home"
     waiting = start(config_of(root, student, name="cancelled"), home)
-    wait_until(
-        lambda: records(root) and records(root)[0]["job"] and word(records(root)[0]["job"]) == "RUNNING"
-    )
+    wait_until(lambda: running(root))
     waiting.send_signal(number)
     done = finish(waiting)
     assert done.returncode == code, done.stderr
@@ -221,7 +223,8 @@ def test_ahead_of_its_time_limit_a_job_stops_and_goes_on(tmp_path: Path) -> None
 
 
 def test_a_job_killed_for_its_time_limit_says_so(tmp_path: Path) -> None:
-    program = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); time.sleep(600)"
+    ignores = "[signal.signal(number, signal.SIG_IGN) for number in (signal.SIGUSR1, signal.SIGTERM)]"
+    program = f"import signal, time; {ignores}; time.sleep(600)"
     resources = Needed(memory_gb=0.1, time_limit_min=1)
     one = dispatcher(tmp_path, SlurmSection())
     state = one.wait(one.ensure(Task("limit", "cd" * 32, ("-c", program), resources)))
