@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pivotopd.artifacts import Artifact, RunLayout
 from pivotopd.config import RunConfig
@@ -19,6 +19,8 @@ from stages.work import Job, Work
 
 _OVER_RANKS = frozenset({"update"})
 """Stages that several processes may share; all others are the work of one."""
+
+_CONFIG = "config.yaml"
 
 
 def stage_task(config: RunConfig, layout: RunLayout, job: Job, after: Sequence[str] = ()) -> Task:
@@ -57,26 +59,30 @@ def rerun_task(
     return Task(_name(first), _work(jobs), tuple(arguments), _resources(config, first.stage))
 
 
-def training_task(config: RunConfig, jobs: Sequence[Job], records: Records | None) -> Task:
-    """Return the task that does a whole training; its configuration is kept beside its records.
+def training_task(config: RunConfig, jobs: Sequence[Job], records: Records, *, keep: bool = True) -> Task:
+    """Return the task that does a whole training; its configuration lies beside its records.
 
     Args:
-        config: Named configuration.
+        config: Named configuration with an absolute root.
         jobs: All jobs of the training.
-        records: Where the configuration is written; None only names where it would lie.
+        records: Where the configuration lies.
+        keep: Write the configuration there.
+
+    Raises:
+        ConfigError: Several processes are asked for.
     """
     needed = config.launch.needed()
     if needed.processes > 1:
         raise ConfigError(
-            f"a whole training is one process; {needed.nodes} nodes with {needed.ranks} are asked for",
+            f"a whole training is one process; {needed.processes} are asked for",
             where="launch.resources",
             mend="use --per-stage, and launch.stages.update for the stage that several processes share",
         )
     task = Task("train", _work(jobs), (), needed)
-    file, text = "config.yaml", dump_config(config)
-    if records is not None:
-        file = records.keep(task, file, text)
-    return Task("train", task.work, ("-m", "flows.cli", "train", file), needed, files={file: text})
+    text, file = dump_config(config), records.beside(task, _CONFIG)
+    if keep:
+        records.keep(task, _CONFIG, text)
+    return replace(task, arguments=("-m", "flows.cli", "train", file), files={file: text})
 
 
 @dataclass
@@ -90,7 +96,12 @@ class StageJobs:
     dispatcher: Dispatcher
 
     def submit(self, work: Work, jobs: Sequence[Job]) -> list[Submitted]:
-        """Submit every job that is not done, each after those that make its inputs."""
+        """Submit every job that is not done, each after those that make its inputs.
+
+        A platform that starts no job after others is handed none ahead of its time: see :meth:`perform`.
+        """
+        if not self.dispatcher.launcher.chains:
+            return []
         ids: dict[str, str] = {}
         submitted = []
         for job in jobs:
@@ -134,7 +145,7 @@ def _resources(config: RunConfig, stage: str) -> Needed:
     needed = config.launch.needed(stage)
     if needed.processes > 1 and stage not in _OVER_RANKS:
         raise ConfigError(
-            f"stage {stage} is the work of one process; {needed.nodes} nodes with {needed.ranks} are asked for",
+            f"stage {stage} is the work of one process; {needed.processes} are asked for",
             where=f"launch.stages.{stage}",
             mend=f"give nodes and ranks in launch.stages.{' and '.join(sorted(_OVER_RANKS))} only",
         )

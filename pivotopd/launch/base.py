@@ -18,7 +18,7 @@ from pivotopd.section import Count, Positive, Section, WholeNumber
 StageName = Literal["warm_start", "skills", "rollout", "label", "recover", "update", "evaluate"]
 """Stages that may have resources of their own."""
 
-_WORD = re.compile(r"[A-Za-z0-9][\w.,:@&|*()\[\]/+-]*")
+_WORD = re.compile(r"[A-Za-z0-9][\w.,:@&|*()\[\]/+-]*", re.ASCII)
 
 
 def _one_word(value: str) -> str:

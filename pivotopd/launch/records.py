@@ -143,15 +143,18 @@ class Records:
         """Return a folder of the kind that the next submission will have, for a dry run."""
         return str(self._folder(f"{self._prefix(task)}/001"))
 
-    def keep(self, task: Task, name: str, text: str) -> str:
-        """Write a file beside a task's submissions, where the job can read it, and return its path."""
+    def beside(self, task: Task, name: str) -> str:
+        """Return the path, for the job, of a file beside a task's submissions."""
+        return str(self._folder(f"{self._prefix(task)}/{name}"))
+
+    def keep(self, task: Task, name: str, text: str) -> None:
+        """Write a file beside a task's submissions, where the job can read it."""
         path = f"{self._prefix(task)}/{name}"
         self.layout.store.write_text(path, text)
         target = self._folder(path)
         if self.layout.store.blobs.local_root is None or self.shared is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-        return str(target)
 
     def _prefix(self, task: Task) -> str:
         return f"{self.layout.run}/jobs/{task.name}-{task.work[:12]}"

@@ -1,4 +1,4 @@
-"""Manifests are valid and say what was asked for; the client submits, finds, awaits, cancels, on a fake server."""
+"""Manifests are valid and say what was asked for; the client submits, finds, awaits, cancels, on a fake."""
 
 from __future__ import annotations
 
