@@ -27,7 +27,9 @@ def stage(
     ] = None,
     overrides: Overrides = None,
     only: Annotated[bool, typer.Option("--only", help="Leave out the stages that follow it.")] = False,
-    to: Annotated[str | None, typer.Option("--to", help="Run it as one job there: slurm.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Run it as one job there: slurm or kubernetes.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="With --to: submit, and do not wait.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -43,7 +45,7 @@ def stage(
     if detach:
         from pivotopd.errors import ConfigError
 
-        raise ConfigError("--detach is for jobs", where="command line", mend="give --to slurm as well")
+        raise ConfigError("--detach is for jobs", where="command line", mend="give --to PLATFORM as well")
     from stages.command import run_stage
 
     run_stage(name, run, iteration, overrides or [], follow=not only, dry_run=dry_run, say=typer.echo)

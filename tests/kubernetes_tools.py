@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +37,11 @@ def missing(what: str) -> None:
 
 
 def program(name: str) -> str:
-    """Return a program's path; skip, or fail if it is required, where it is not installed."""
-    path = shutil.which(name)
+    """Return the path of a program beside this Python; skip, or fail if it is required, where it is missing.
+
+    Not any program of that name: some that are called kubectl first ask the server for its version.
+    """
+    path = shutil.which(name, path=str(Path(sys.executable).parent))
     if path is None:
         missing(f"there is no {name}")
     return str(path)
