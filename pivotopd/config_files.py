@@ -269,8 +269,8 @@ def describe_keys() -> list[tuple[str, str, str]]:
                     tag = f" [{_tag_of(section)}]" if len(inner) > 1 else ""
                     walk(section, f"{prefix}{name}{tag}.")
             else:
-                default = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
-                rows.append((prefix + name, default, (info.description or "").strip()))
+                value = "required" if info.is_required() else info.get_default(call_default_factory=True)
+                rows.append((prefix + name, str(value), (info.description or "").strip()))
 
     walk(RunConfig, "")
     return rows
