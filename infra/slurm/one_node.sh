@@ -25,7 +25,7 @@ write_configuration() {
   local host cpus memory_mb user
   host=$(hostname -s)
   user=$(id -un)
-  cpus=$(nproc)
+  cpus=$(nproc --all) # nproc alone follows OMP_NUM_THREADS
   memory_mb=$(($(awk '/^MemTotal/ {print $2}' /proc/meminfo) / 1024 * 9 / 10))
   cat >"$dir/slurm.conf" <<CONF
 ClusterName=box
@@ -61,7 +61,8 @@ SlurmctldTimeout=30
 SlurmdTimeout=30
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=$memory_mb State=UNKNOWN
+SlurmdParameters=config_overrides
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus CoresPerSocket=$cpus ThreadsPerCore=1 RealMemory=$memory_mb State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 CONF
 }

@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 from pydantic import AfterValidator
 
 from pivotopd.section import Count, Positive, Section, WholeNumber
+
+SCRIPT: Final = "job.sh"
+"""What was handed to the platform, in a job's folder."""
+LOG: Final = "log.txt"
+"""Output of a job, of all its starts, in its folder."""
 
 StageName = Literal["warm_start", "skills", "rollout", "label", "recover", "update", "evaluate"]
 """Stages that may have resources of their own."""

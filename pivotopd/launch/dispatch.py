@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from pivotopd.errors import ClusterError, PivotError, Preempted
-from pivotopd.launch.base import Launcher, State, Task
+from pivotopd.launch.base import LOG, Launcher, State, Task
 from pivotopd.launch.records import JobRecord, Records
-from pivotopd.launch.slurm_script import LOG
 
 SETTLE_S: Final = 15.0
 """How long a submission whose process is gone may still be under way: its sbatch can outlive it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pivotopd.errors import ConfigError
-from pivotopd.launch.base import State, Task
+from pivotopd.launch.base import LOG, State, Task
 from pivotopd.launch.kubectl import AlreadyThere, Kubectl, NotThere
 from pivotopd.launch.kubernetes_manifests import (
     CONTAINER,
@@ -24,7 +24,6 @@ from pivotopd.launch.kubernetes_manifests import (
     token_label,
 )
 from pivotopd.launch.kubernetes_section import KubernetesSection
-from pivotopd.launch.slurm_script import LOG
 
 STOPPED: Final = 75
 """Exit code of a process that was asked to stop: also that of one whose node was taken away."""

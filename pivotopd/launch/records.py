@@ -19,8 +19,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from pivotopd.artifacts import RunLayout
 from pivotopd.errors import ArtifactError, ConfigError
-from pivotopd.launch.base import Launcher, Task
-from pivotopd.launch.slurm import SCRIPT
+from pivotopd.launch.base import SCRIPT, Launcher, Task
 from pivotopd.section import Count, Section
 
 RECORD: Final = "job.json"
@@ -96,9 +95,8 @@ class Records:
             ArtifactError: A record cannot be read.
         """
         prefix = self._prefix(task)
-        attempts = self.layout.store.blobs.folders(prefix)
-        for attempt in reversed(attempts):
-            path = f"{prefix}/{attempt}"
+        for attempt in reversed(self._attempts(prefix)):
+            path = f"{prefix}/{attempt:03d}"
             data = self.layout.store.blobs.read(f"{path}/{RECORD}")
             if data is not None:
                 return path, _parsed(data, self.layout.store.join(f"{path}/{RECORD}"))
@@ -111,8 +109,7 @@ class Records:
             ConfigError: The run is in a bucket and no shared folder is given.
         """
         blobs, prefix = self.layout.store.blobs, self._prefix(task)
-        attempts = blobs.folders(prefix)
-        path = f"{prefix}/{int(attempts[-1]) + 1 if attempts else 1:03d}"
+        path = f"{prefix}/{max(self._attempts(prefix), default=0) + 1:03d}"
         folder = self._folder(path)
         record = JobRecord(
             platform=launcher.kind,
@@ -155,6 +152,9 @@ class Records:
         if self.layout.store.blobs.local_root is None or self.shared is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
+
+    def _attempts(self, prefix: str) -> list[int]:
+        return sorted(int(name) for name in self.layout.store.blobs.folders(prefix) if name.isdigit())
 
     def _prefix(self, task: Task) -> str:
         return f"{self.layout.run}/jobs/{task.name}-{task.work[:12]}"

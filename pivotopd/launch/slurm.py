@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from pivotopd.errors import ClusterError, ConfigError, StorageError
-from pivotopd.launch.base import Phase, State, Task
+from pivotopd.launch.base import SCRIPT, Phase, State, Task
 from pivotopd.launch.slurm_script import render_script
 from pivotopd.launch.slurm_section import SlurmSection
 
-SCRIPT: Final = "job.sh"
-"""The batch script in a job's folder, as it was handed to sbatch."""
 _ANSWER_S: Final = 60.0
 """How long one of SLURM's programs may take."""
 _WAITING: Final = frozenset(

@@ -17,11 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from pivotopd import __version__
 from pivotopd.errors import ConfigError
-from pivotopd.launch.base import Needed, Task
+from pivotopd.launch.base import LOG, Needed, Task
 from pivotopd.launch.slurm_section import SlurmSection
 
-LOG: Final = "log.txt"
-"""Output of a job, of all its starts, in its folder."""
 _RANK: Final = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
 """What each process of several runs before the command."""
 _RANK_VARIABLES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

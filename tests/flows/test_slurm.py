@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,14 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pivotopd.artifacts import Artifact, RunLayout, Store, list_artifacts
+from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config
-from pivotopd.launch.base import Needed, Task
-from pivotopd.launch.dispatch import Dispatcher
-from pivotopd.launch.records import Records
-from pivotopd.launch.slurm import Slurm
-from pivotopd.launch.slurm_section import SlurmSection
 from tests.flows.runs import PATIENCE_S, environment_of, finish, processes_of, source
 from tests.slurm_node import slurm_node
 from tests.small_student import small_config
@@ -196,53 +190,3 @@ def test_slurm_refuses_what_the_site_has_not(student: Path, tmp_path: Path) -> N
     assert done.returncode == 2
     assert "error: SLURM refuses the job" in done.stderr
     assert "invalid partition" in done.stderr
-
-
-def dispatcher(root: Path, section: SlurmSection) -> Dispatcher:
-    return Dispatcher(
-        Slurm(section), Records(RunLayout(str(root), "run")), lambda _line: None, poll_s=0.3, vanished_s=5
-    )
-
-
-STOPS_ONCE = """
-import os, signal, sys, time
-if os.environ.get("SLURM_RESTART_COUNT", "0") != "0": sys.exit(0)
-signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
-print("ready", flush=True)
-while True: time.sleep(1)
-"""
-
-
-def test_ahead_of_its_time_limit_a_job_stops_and_goes_on(tmp_path: Path) -> None:
-    task = Task("limit", "ab" * 32, ("-c", STOPS_ONCE), Needed(memory_gb=0.1, time_limit_min=1))
-    one = dispatcher(tmp_path, SlurmSection(stop_ahead_s=30))
-    submitted = one.ensure(task)
-    state = one.wait(submitted)
-    assert (state.phase, state.exit_code) == ("done", 0), submitted.log.read_text()
-    assert submitted.log.read_text().count("ready") == 1
-
-
-def test_a_job_killed_for_its_time_limit_says_so(tmp_path: Path) -> None:
-    ignores = "[signal.signal(number, signal.SIG_IGN) for number in (signal.SIGUSR1, signal.SIGTERM)]"
-    program = f"import signal, time; {ignores}; time.sleep(600)"
-    resources = Needed(memory_gb=0.1, time_limit_min=1)
-    one = dispatcher(tmp_path, SlurmSection())
-    state = one.wait(one.ensure(Task("limit", "cd" * 32, ("-c", program), resources)))
-    assert (state.phase, state.reason) == ("failed", "TIMEOUT")
-
-
-def test_several_processes_know_their_place(tmp_path: Path) -> None:
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("needs two cores")
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
-    program = f"import os; print('seen', *[os.environ[name] for name in {names!r}])"
-    one = dispatcher(tmp_path, SlurmSection())
-    submitted = one.ensure(Task("ranks", "ab" * 32, ("-c", program), Needed(memory_gb=0.1, ranks=2)))
-    state = one.wait(submitted)
-    log = submitted.log.read_text()
-    assert state.phase == "done", log
-    host = os.uname().nodename.partition(".")[0]
-    assert sorted(line for line in log.splitlines() if line.startswith("seen")) == [
-        f"seen 0 0 2 {host}",
-        f"seen 1 1 2 {host}",
-    ]

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pivotopd.errors import ClusterError, ConfigError
-from pivotopd.launch.base import Needed, State, Task
+from pivotopd.launch.base import LOG, Needed, State, Task
 from pivotopd.launch.kubernetes import KubernetesLauncher
 from pivotopd.launch.kubernetes_manifests import Placement, as_yaml, literal, manifests, slug
 from pivotopd.launch.kubernetes_section import KubernetesSection
-from pivotopd.launch.slurm_script import LOG
 from tests.kubernetes_tools import FakeApi, kubeconfig, objects, program, serve, status, validate
 
 SETTINGS = KubernetesSection(secrets=("keys",), variables={"AWS_REGION": "eu-west-1"})
