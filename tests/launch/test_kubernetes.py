@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivotopd.errors import ClusterError, ConfigError
@@ -142,11 +142,13 @@ def test_a_file_goes_along_and_its_argument_names_it_in_the_pod() -> None:
     assert {"name": "files", "configMap": {"name": config["metadata"]["name"]}} in pod["volumes"]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_a_value_arrives_as_it_was_written(value: str) -> None:
     assert expanded(literal(value), {"X": "other", "": "none"}) == value
 
 
+@settings(deadline=None)
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60),
     st.sampled_from(["$(NODE_RANK)", "': {a", "- x"]),
@@ -159,6 +161,7 @@ def test_no_value_changes_the_manifest_around_it(value: str, trap: str) -> None:
     assert expanded(command[-1], {"NODE_RANK": "7"}) == f"--run={value}{trap}"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_names_are_such_as_kubernetes_takes(text: str) -> None:
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", slug(text, 40))
