@@ -165,7 +165,7 @@ class FakeApi:
 
     def _selected(self, path: str, selector: str) -> Iterator[dict[str, Any]]:
         key, _, value = selector.partition("=")
-        for own, one in self.objects.items():
+        for own, one in list(self.objects.items()):  # jobs are run in threads
             labels = one["metadata"].get("labels", {})
             if own.startswith(f"{path}/") and (not selector or labels.get(key) == value):
                 yield one
