@@ -16,6 +16,7 @@ from flows.manual_cli import config, tables
 from flows.methods_cli import methods
 from flows.runs_cli import runs_app
 from flows.stage_cli import evaluate, stage
+from flows.submit_cli import submit
 from flows.train_cli import train
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ def _options(
 
 app.command(rich_help_panel="Runs")(train)
 app.command(rich_help_panel="Runs")(stage)
+app.command(rich_help_panel="Runs")(submit)
 app.command(rich_help_panel="Runs")(evaluate)
 app.command(rich_help_panel="Runs")(compare)
 app.command(rich_help_panel="Runs")(diagnose)

@@ -76,7 +76,7 @@ def configuration_page() -> str:
         "prints what they resolve to. Unknown keys are refused, with the nearest known one named. Defaults",
         "are the paper's ALFWorld recipe. A name in brackets tells which choice of a section a key is for:",
         "`method [grpo].normalise_std` is written `method.normalise_std`, and exists when `method.name` is",
-        "`grpo`.",
+        "`grpo`. `STAGE` stands for a stage, as in `launch.stages.update.gpus=8`.",
         "",
         "| key | default | meaning |",
         "|---|---|---|",

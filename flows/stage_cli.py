@@ -27,12 +27,25 @@ def stage(
     ] = None,
     overrides: Overrides = None,
     only: Annotated[bool, typer.Option("--only", help="Leave out the stages that follow it.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Run it as one job there: slurm or kubernetes.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="With --to: submit, and do not wait.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Run one stage of a run again from stored inputs, and what follows it in the same iteration.
 
     With other settings, a new artifact lies beside the old one; nothing is overwritten.
     """
+    if to is not None:
+        from flows.submit_cli import submit_stage
+
+        submit_stage(to, name, run, iteration, overrides or [], only=only, detach=detach, dry_run=dry_run)
+        return
+    if detach:
+        from pivotopd.errors import ConfigError
+
+        raise ConfigError("--detach is for jobs", where="command line", mend="give --to PLATFORM as well")
     from stages.command import run_stage
 
     run_stage(name, run, iteration, overrides or [], follow=not only, dry_run=dry_run, say=typer.echo)

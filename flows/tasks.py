@@ -6,6 +6,7 @@ survives a lost Prefect database.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from prefect import task
@@ -19,6 +20,13 @@ from stages.work import Job, Work
 
 STORAGE_RETRIES = 2
 STORAGE_DELAY_S = 10
+_perform: Callable[[Work, Job], Done] = perform
+
+
+def perform_through(performer: Callable[[Work, Job], Done]) -> None:
+    """Set what does the jobs of this process's flows; without it, this process does them itself."""
+    global _perform  # noqa: PLW0603 - a flow's parameters are plain values, and a performer is none
+    _perform = performer
 
 
 def run_job(work: Work, job: Job) -> Done:
@@ -41,7 +49,7 @@ def run_job(work: Work, job: Job) -> Done:
     )
     def body(digest: str, uri: str) -> State[Any]:
         try:
-            done = perform(work, job)
+            done = _perform(work, job)
         except StorageError:
             raise
         except PivotError as error:  # a returned state: raising would also print Prefect's traceback

@@ -172,7 +172,9 @@ def report(tracker: Tracker, done: Done) -> None:
 
 def _tags(work: Work, *, trains: bool) -> dict[str, str]:
     config = work.config
-    identity = canonical_json(config.model_dump(mode="json", exclude={"root", "tracking", "threads"}))
+    identity = canonical_json(
+        config.model_dump(mode="json", exclude={"root", "tracking", "threads", "launch"})
+    )
     tags = {
         "method": config.method.name,
         "seed": str(config.seed),

@@ -29,7 +29,7 @@ def train(
     from flows.arguments import config_from
 
     config = config_from(arguments)
-    prompts = _checked(config)
+    prompts = checked(config)
     if dry_run:
         _show_plan(config, prompts, settings=settings)
         return
@@ -38,7 +38,7 @@ def train(
     run_training(config)
 
 
-def _checked(config: RunConfig) -> PromptCheck:
+def checked(config: RunConfig) -> PromptCheck:
     """Refuse what cannot be run, before anything is started or written; return what prompts will be.
 
     That is: a method with a signal that cannot be computed or kept, a teacher that cannot be asked, a model

