@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pivotopd.errors import ConfigError, StorageError
+from pivotopd.errors import ConfigError, PivotError, Preempted, StorageError
 
 _SERVER = "PREFECT_API_URL"
 _HOME = "PREFECT_HOME"
@@ -51,18 +53,39 @@ def run_flow(flow: Callable[..., Any], *arguments: Any) -> None:
         ConfigError: The Prefect server that is set cannot be reached.
         StorageError: It went out of reach while the flow ran.
         PivotError: The flow's own error.
+        Preempted: A scheduler asked to stop.
     """
     import httpx
 
     _reach_server()
     try:
-        state = flow(*arguments, return_state=True)
-        if state.is_failed() or state.is_crashed():
-            raise state.result(raise_on_failure=False)
+        with _stops_as_ours():
+            state = flow(*arguments, return_state=True)
+            if state.is_failed() or state.is_crashed():
+                raise state.result(raise_on_failure=False)
     except httpx.HTTPError as error:
         raise StorageError(
             f"Prefect's server went out of reach: {type(error).__name__} {error}".strip(),
             where=os.environ.get(_SERVER, "Prefect's own server"),
+            mend="start the same command again: what is finished is kept",
+        ) from error
+
+
+@contextmanager
+def _stops_as_ours() -> Iterator[None]:
+    """Turn a request to stop that Prefect caught into ours; it may have stumbled over its own exception."""
+    from prefect.exceptions import TerminationSignal
+
+    try:
+        yield
+    except BaseException as error:
+        seen: BaseException | None = error
+        while seen is not None and not isinstance(seen, TerminationSignal):
+            seen = seen.__cause__ or seen.__context__
+        if seen is None or isinstance(error, PivotError):
+            raise
+        raise Preempted(
+            f"asked to stop by {signal.Signals(seen.signal).name}",
             mend="start the same command again: what is finished is kept",
         ) from error
 

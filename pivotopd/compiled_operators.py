@@ -1,8 +1,8 @@
 """Where DeepSpeed's compiled operators are kept, and a folder of them that a killed process cannot block.
 
 torch marks a compilation by a file ``lock`` and waits for it to go: for ever, where its owner was killed.
-A process that compiles or loads here also holds a shared lock of the operating system, which ends with it. If
-nobody holds one, a ``lock`` that is there was left behind.
+Processes therefore compile or load here one after the other, under a lock of the operating system that ends
+with its owner. Whoever holds it knows that a ``lock`` that is there was left behind.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def extensions_folder() -> Path:
 
 
 @contextlib.contextmanager
-def using(folder: Path) -> Iterator[None]:
-    """Compile or load operators inside; what a killed process left behind is cleared before.
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Compile or load operators inside, alone; what a killed process left behind is cleared before.
+
+    Nothing that waits for another rank may stand inside: that rank may be waiting for its turn.
 
     Args:
         folder: The folder of operators, of this project alone.
 
     Raises:
-        OSError: The folder cannot be made or written.
+        OSError: The folder cannot be made, written or locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".in_use").open("w") as handle:
-        with contextlib.suppress(BlockingIOError):  # somebody is at work: the file may be theirs
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in folder.glob("*/lock"):
-                left.unlink(missing_ok=True)
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        for left in folder.glob("*/lock"):
+            left.unlink(missing_ok=True)
         yield

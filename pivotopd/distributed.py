@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pivotopd.compiled_operators import extensions_folder, using
+from pivotopd.compiled_operators import extensions_folder, one_at_a_time
 from pivotopd.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -38,26 +38,38 @@ def join() -> Any:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions_folder()))
+    ours = str(extensions_folder())
+    folder = os.environ.setdefault("TORCH_EXTENSIONS_DIR", ours)  # a child process finds it set
     if not dist.is_initialized():
         _join_torch("nccl" if on_gpu else "gloo")
     with quiet(), _own_programs_first():
         import deepspeed  # noqa: PLC0415 - heavy, and DS_ACCELERATOR must be set before
 
         try:
-            with (
-                contextlib.nullcontext() if given else using(extensions_folder())
-            ):  # a given one is the user's
-                deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+            # another folder is the user's: other programs may be compiling there
+            with one_at_a_time(Path(ours)) if folder == ours else contextlib.nullcontext():
+                _load_operator(deepspeed)
+            deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
         except (RuntimeError, OSError) as error:  # OSError: the folder of compiled operators
             raise ConfigError(
                 f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0][:120]}",
-                where=os.environ["TORCH_EXTENSIONS_DIR"],
+                where=folder,
                 mend="install a C++ compiler (g++) and ninja, and give TORCH_EXTENSIONS_DIR a folder that "
                 "can be written: the first start compiles an operator there",
             ) from error
     return deepspeed
+
+
+def _load_operator(deepspeed: Any) -> None:
+    """Load the operator of DeepSpeed's start, ahead of the part in which ranks wait for each other.
+
+    DeepSpeed keeps what was loaded, so its start finds it and touches no file.
+    """
+    from deepspeed.accelerator import get_accelerator  # noqa: PLC0415 - after DS_ACCELERATOR is set
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is not None and deepspeed.ops.__compatible_ops__.get(builder.NAME, False):
+        builder.load()
 
 
 def _join_torch(backend: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,18 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from pivotopd.compiled_operators import extensions_folder, using
+from pivotopd.compiled_operators import extensions_folder, one_at_a_time
 
-COMPILING = """
+WORKING = """
 import pathlib, sys, time
-from pivotopd.compiled_operators import using
-folder = pathlib.Path(sys.argv[1])
-with using(folder):
-    (folder / "operator").mkdir(exist_ok=True)
-    (folder / "operator" / "lock").touch()
+from pivotopd.compiled_operators import one_at_a_time
+operator = pathlib.Path(sys.argv[1]) / "operator"
+with one_at_a_time(operator.parent):
+    operator.mkdir(exist_ok=True)
+    (operator / "lock").touch(exist_ok=False)
     print("compiling", flush=True)
-    time.sleep(600)
+    time.sleep(float(sys.argv[2]))
+    (operator / "lock").unlink()
+    print("done", flush=True)
 """
+
+
+def work(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    """Start a process that compiles for some time."""
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKING, str(folder), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_two_environments_do_not_share_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,22 +41,25 @@ def test_two_environments_do_not_share_compiled_operators(monkeypatch: pytest.Mo
     assert elsewhere != here
 
 
-def test_the_lock_of_a_process_at_work_is_left_and_that_of_a_killed_one_is_cleared(tmp_path: Path) -> None:
-    lock = tmp_path / "operator" / "lock"
-    other = subprocess.Popen(
-        [sys.executable, "-c", COMPILING, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
-    assert other.stdout is not None
-    assert other.stdout.readline() == "compiling\n"
-    with using(tmp_path):
-        assert lock.exists(), "it is being compiled"
-    other.send_signal(signal.SIGKILL)
-    other.wait()
-    assert lock.exists(), "nobody has cleared it yet"
-    with using(tmp_path):
-        assert not lock.exists()
+def test_one_that_waits_while_another_compiles_has_its_turn_when_that_one_is_killed(tmp_path: Path) -> None:
+    first = work(tmp_path, 600)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "compiling\n"
+    waiting = [work(tmp_path, 0), work(tmp_path, 0)]
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting[0].wait(3)
+    assert (tmp_path / "operator" / "lock").exists()
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert [one.communicate(timeout=60)[0] for one in waiting] == ["compiling\ndone\n"] * 2
 
 
-def test_two_can_load_at_once(tmp_path: Path) -> None:
-    with using(tmp_path), using(tmp_path):
-        assert (tmp_path / ".in_use").exists()
+def test_what_a_killed_process_left_behind_is_cleared(tmp_path: Path) -> None:
+    killed = work(tmp_path, 600)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "compiling\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert (tmp_path / "operator" / "lock").exists(), "nobody has cleared it yet"
+    with one_at_a_time(tmp_path):
+        assert not (tmp_path / "operator" / "lock").exists()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pivotopd.compiled_operators import extensions_folder, one_at_a_time
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -25,3 +27,19 @@ def test_a_folder_of_operators_that_cannot_be_written(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert folder in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_lock_left_behind_holds_nobody_up_also_where_the_folder_came_from_a_parent_process() -> None:
+    folder = extensions_folder()
+    with one_at_a_time(folder):
+        (folder / "deepspeed_shm_comm").mkdir(exist_ok=True)
+        (folder / "deepspeed_shm_comm" / "lock").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", "from pivotopd.distributed import join; join()"],
+        cwd=ROOT,
+        env=os.environ | {"TORCH_EXTENSIONS_DIR": str(folder)},
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert not (folder / "deepspeed_shm_comm" / "lock").exists()

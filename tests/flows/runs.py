@@ -16,7 +16,7 @@ from pivotopd.config_files import dump_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("flows", "stages", "pivotopd")
-PATIENCE_S = 900
+PATIENCE_S = 600
 """So that a hung run fails its test."""
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed
 
 from flows.in_process import check_prefect_home, run_flow
-from pivotopd.errors import ConfigError, StorageError
+from pivotopd.errors import ConfigError, Preempted, StorageError
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/api", "foo"])
@@ -36,6 +39,37 @@ def test_a_server_that_is_lost_while_the_flow_runs(monkeypatch: pytest.MonkeyPat
     ):
         run_flow(flow)
     assert "same command again" in str(caught.value.mend)
+
+
+@pytest.mark.parametrize("in_a_state", [True, False])
+def test_a_request_to_stop_that_prefect_stumbled_over_is_still_one(in_a_state: bool) -> None:
+    def stumbling() -> None:
+        try:
+            raise TerminationSignal(signal=signal.SIGTERM)
+        except TerminationSignal:
+            raise ValueError("Task run is not set")  # noqa: B904 - as Prefect's own engine does
+
+    def flow(return_state: bool) -> Any:
+        assert return_state
+        if not in_a_state:
+            stumbling()
+        try:
+            stumbling()
+        except ValueError as error:
+            return Crashed(data=error)
+
+    with temporary_settings({PREFECT_API_URL: None}), pytest.raises(Preempted, match="SIGTERM") as caught:
+        run_flow(flow)
+    assert caught.value.exit_code == 75
+
+
+def test_a_defect_stays_a_defect() -> None:
+    def flow(return_state: bool) -> Any:
+        assert return_state
+        raise ValueError("a defect")
+
+    with temporary_settings({PREFECT_API_URL: None}), pytest.raises(ValueError, match="a defect"):
+        run_flow(flow)
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
