@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pivotopd.artifacts import Artifact, RunLayout
 from pivotopd.config import RunConfig
@@ -94,6 +94,7 @@ class StageJobs:
     """
 
     dispatcher: Dispatcher
+    _sent: dict[str, Submitted] = field(default_factory=dict)
 
     def submit(self, work: Work, jobs: Sequence[Job]) -> list[Submitted]:
         """Submit every job that is not done, each after those that make its inputs.
@@ -110,6 +111,7 @@ class StageJobs:
             after = dict.fromkeys(ids[one.digest] for one in job.inputs.values() if one.digest in ids)
             one = self.dispatcher.ensure(stage_task(work.config, work.layout, job, tuple(after)))
             ids[job.digest] = one.job
+            self._sent[job.digest] = one
             submitted.append(one)
         return submitted
 
@@ -120,9 +122,11 @@ class StageJobs:
             PivotError: The stage's own error.
             ClusterError: The cluster ended or lost the job.
         """
-        found = work.find(job)
+        found, sent = work.find(job), self._sent.pop(job.digest, None)
         if found is not None:
-            return Done(job, found, cached=True)
+            if sent is not None:  # it was quicker than we: it is ending, and its record wants to know how
+                self.dispatcher.wait(sent)
+            return Done(job, found, cached=sent is None)
         submitted = self.dispatcher.ensure(stage_task(work.config, work.layout, job))
         raise_for(submitted, self.dispatcher.wait(submitted))
         return Done(job, self._made(work, job, submitted), cached=False)

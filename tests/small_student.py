@@ -74,11 +74,11 @@ def _make(folder: Path, skilled_share: float) -> None:
     save_policy(policy, folder)
 
 
-def small_config(root: Path, student: Path, **changes: object) -> RunConfig:
+def small_config(root: Path | str, student: Path, **changes: object) -> RunConfig:
     """Return the smallest run that has something to train on in every iteration.
 
     Args:
-        root: Storage root.
+        root: Storage root: a folder or an address.
         student: Folder of :func:`small_student`.
         **changes: Sections or keys that differ; ``update__dtype=...`` for a key of a section.
     """

@@ -110,9 +110,7 @@ def test_a_pruned_run_goes_on(copy: object) -> None:
 
 @pytest.mark.slow
 def test_a_training_in_a_bucket(student: Path, s3_root: str, tmp_path: Path) -> None:
-    config = small_config(
-        Path(), student, root=s3_root, iterations=1, tracking__uri=f"sqlite:///{tmp_path}/m.db"
-    )
+    config = small_config(s3_root, student, iterations=1, tracking__uri=f"sqlite:///{tmp_path}/m.db")
     done = train(config, tmp_path / "home")
     assert done.returncode == 0, done.stderr
     layout = RunLayout(s3_root, "small")
