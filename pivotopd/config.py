@@ -314,6 +314,10 @@ class UpdateSection(Section):
     """Rows an optimizer step."""
     micro_batch_tokens: Count = 16_384
     """Most tokens (with padding) a forward pass; the result does not depend on it."""
+    packing: bool = True
+    """Rows behind each other in one sequence, none of them padded; the result does not depend on it."""
+    gradient_checkpointing: bool = False
+    """Compute each layer twice, to keep only its input; the result does not depend on it."""
     clip_ratio: Positive = 0.2
     """PPO clip (eps), both sides."""
     kl_coefficient: NonNegative = 0.01
@@ -324,8 +328,10 @@ class UpdateSection(Section):
     """Subtracted from the score of a row with an invalid reply; null takes the environment's (0.1)."""
     idle_limit: Annotated[int, Field(ge=0)] = 0
     """Iterations in a row that may pass with nothing won and no advantage but zero; then exit code 6."""
-    zero_stage: Literal[0, 1, 2] = 1
-    """DeepSpeed ZeRO stage."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """DeepSpeed ZeRO stage: what ranks share out. 1 optimizer state, 2 and gradients, 3 and weights."""
+    ranks: Count = 1
+    """Processes of the update on this machine, one a GPU; the result depends on their number by rounding."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Weights and computation."""
 
