@@ -303,6 +303,17 @@ StudentSection = Annotated[
 ]
 
 
+class LoraSection(Section):
+    """LoRA: small matrices are trained beside frozen weights (extra `pivotopd[lora]`)."""
+
+    rank: Count = 16
+    """Rank of the small matrices."""
+    alpha: Positive = 32.0
+    """Their product is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Layers that get them, by the ends of their names."""
+
+
 class UpdateSection(Section):
     """The PPO update."""
 
@@ -316,6 +327,8 @@ class UpdateSection(Section):
     """Most tokens (with padding) a forward pass; the result does not depend on it."""
     packing: bool = True
     """Rows behind each other in one sequence, none of them padded; the result does not depend on it."""
+    lora: LoraSection | None = None
+    """Train adapters in place of all weights; null trains all. Checkpoints hold the merged weights."""
     gradient_checkpointing: bool = False
     """Compute each layer twice, to keep only its input; the result does not depend on it."""
     clip_ratio: Positive = 0.2

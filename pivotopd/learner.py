@@ -30,6 +30,7 @@ from pivotopd.models.base import Nats
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import Policy, check_finite, save_policy, weights_digest
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
+from pivotopd.models.lora import add_adapters, merged_weights
 from pivotopd.objective import LossParts, ppo_loss
 from pivotopd.seeds import rng_of
 from pivotopd.target_loss import BatchTargets, batch_targets
@@ -98,13 +99,16 @@ class Learner:
         self._policy, self._config, self._auxiliary = policy, config, auxiliary
         deepspeed = distributed.join()
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        if config.lora is not None:
+            add_adapters(policy.model, config.lora)
         use_grouped_steps(policy.model)  # the attention that keeps packed rows apart
         # eval: a dropout layer would make the first ratio differ from 1
         model = _Scored(policy.model.to(dtype), chunk_tokens).eval()
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(
-            model.parameters(), config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
+            trained, config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
         )
-        settings = deepspeed_settings(config, sum(weight.numel() for weight in model.parameters()))
+        settings = deepspeed_settings(config, sum(weight.numel() for weight in trained))
         with distributed.quiet():
             self._engine: Any = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
         if config.zero_stage == 3:
@@ -294,7 +298,7 @@ class Learner:
     def weights_digest(self) -> str:
         """Return the digest of the policy's weights. All ranks take part."""
         with whole_weights(self._engine):
-            return weights_digest(self._policy.model)
+            return weights_digest(self._policy.model, self._weights())
 
     def check_finite(self, where: str, mend: str) -> None:
         """Refuse weights that are not finite. All ranks take part.
@@ -304,6 +308,10 @@ class Learner:
         """
         with whole_weights(self._engine):
             check_finite(self._policy.model, where=where, mend=mend)
+
+    def _weights(self) -> dict[str, Tensor] | None:
+        """The policy's weights where its model has others: adapters."""
+        return None if self._config.lora is None else merged_weights(self._policy.model)
 
     def save(self, folder: Path) -> None:
         """Write the policy in Hugging Face form, and the optimizer's state beside it. All ranks take part.
@@ -315,12 +323,14 @@ class Learner:
         """
         with whole_weights(self._engine):
             if self._rank == 0:
-                save_policy(self._policy, folder)
+                save_policy(self._policy, folder, self._weights())
         save_state(self._engine, folder / STATE_FILE, writes=self._rank == 0)
         dist.barrier()
 
     def load(self, folder: Path) -> None:
         """Take weights and optimizer state from a saved folder, bit by bit; settings stay those configured.
+
+        With LoRA the frozen weights are those that this learner began with: the initial policy's.
 
         The number of ranks and the ZeRO stage need not be those that saved it.
 

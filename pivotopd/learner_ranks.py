@@ -54,15 +54,15 @@ class Start:
     """How a rank starts.
 
     Attributes:
-        policy: Local folder of the policy.
+        policy: Local folder of the policy that the weights come from; with LoRA the initial one.
         config: The update's section.
-        resumes: Whether the folder's optimizer state is taken up too.
+        state: Local folder of the checkpoint whose state is taken up; None begins anew.
         threads: CPU threads of each rank.
     """
 
     policy: Path
     config: UpdateSection
-    resumes: bool
+    state: Path | None
     threads: int
 
 
@@ -246,6 +246,6 @@ def _start(rank: int, start: Start, meeting: Path) -> Training:
     policy = load_policy(start.policy, start.config.dtype)
     policy.model.to(compute_device())
     learner = Learner(policy, start.config)
-    if start.resumes:
-        learner.load(start.policy)
+    if start.state is not None:
+        learner.load(start.state)
     return learner

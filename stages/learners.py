@@ -29,12 +29,13 @@ class _Held:
 
 
 @contextmanager
-def learner_at(work: Work, source: Source, then: str) -> Iterator[Training]:
+def learner_at(work: Work, source: Source, initial: Source, then: str) -> Iterator[Training]:
     """Lend the run's learner, at a policy; start one where none is held, or one at another policy.
 
     Args:
         work: The process's share of the run; it closes the learner in the end.
         source: The policy to train.
+        initial: The initial policy, whose weights are frozen below adapters.
         then: Digest of the checkpoint that the learner is at afterwards. After an error it is closed.
 
     Raises:
@@ -47,7 +48,7 @@ def learner_at(work: Work, source: Source, then: str) -> Iterator[Training]:
     if not isinstance(held, _Held) or held.at != source.digest:
         if held is not None:
             held.close()
-        held = _Held(_started(work, source), source.digest)
+        held = _Held(_started(work, source, initial), source.digest)
         work.count(Counts(learner_starts=1))
     try:
         yield held.training
@@ -58,7 +59,7 @@ def learner_at(work: Work, source: Source, then: str) -> Iterator[Training]:
     work.hold(_NAME, held)
 
 
-def _started(work: Work, source: Source) -> Training:
+def _started(work: Work, source: Source, initial: Source) -> Training:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             "the update stage starts its ranks itself",
@@ -66,12 +67,13 @@ def _started(work: Work, source: Source) -> Training:
             mend="start it without torchrun, with update.ranks=N",
         )
     config = work.config.update
-    resumes = source.prefix == work.layout.checkpoints
+    state = work.policy_folder(source) if source.prefix == work.layout.checkpoints else None
+    base = source if config.lora is None else initial
     if config.ranks > 1:
-        group = LearnerGroup(Start(work.policy_folder(source), config, resumes, work.config.threads))
+        group = LearnerGroup(Start(work.policy_folder(base), config, state, work.config.threads))
         work.count(Counts(model_loads=config.ranks))
         return group
-    learner = Learner(work.fresh_policy(source), config)
-    if resumes:
-        learner.load(work.policy_folder(source))
+    learner = Learner(work.fresh_policy(base), config)
+    if state is not None:
+        learner.load(state)
     return learner

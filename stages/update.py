@@ -204,7 +204,7 @@ def _learn(
         ClusterError: A rank of the learner ended; no checkpoint is written.
     """
     seed = seed_of("update", work.config.seed, job.iteration or 0)
-    with learner_at(work, job.inputs["policy"], then=job.digest) as learner:
+    with learner_at(work, job.inputs["policy"], job.inputs["reference"], then=job.digest) as learner:
         reports = learner.train(training, seed, auxiliary)
         learner.check_finite(
             where=f"update of iteration {job.iteration}, before its checkpoint",

@@ -46,7 +46,7 @@ def two(**changes: object) -> UpdateSection:
 
 @pytest.fixture(scope="module")
 def group(folder: Path) -> Iterator[LearnerGroup]:
-    made = LearnerGroup(Start(folder, two(), resumes=False, threads=1))
+    made = LearnerGroup(Start(folder, two(), state=None, threads=1))
     yield made
     made.close()
 
@@ -73,7 +73,7 @@ def test_two_ranks_do_what_one_does_and_stay(
 
 @pytest.mark.slow
 def test_a_killed_rank_is_named_and_the_others_stop(folder: Path, rows: list[TrainingRow]) -> None:
-    group = LearnerGroup(Start(folder, two(), resumes=False, threads=1))
+    group = LearnerGroup(Start(folder, two(), state=None, threads=1))
     processes = group.process_ids
     os.kill(processes[1], signal.SIGKILL)
     with pytest.raises(ClusterError, match=r"rank 1 of 2 .* SIGKILL") as caught:
@@ -87,8 +87,8 @@ def test_a_killed_rank_is_named_and_the_others_stop(folder: Path, rows: list[Tra
 @pytest.mark.slow
 def test_an_error_of_the_ranks_is_raised_here(folder: Path, rows: list[TrainingRow]) -> None:
     with pytest.raises(ArtifactError, match="no optimizer state"):
-        LearnerGroup(Start(folder, two(), resumes=True, threads=1))
-    group = LearnerGroup(Start(folder, two(), resumes=False, threads=1))
+        LearnerGroup(Start(folder, two(), state=folder, threads=1))
+    group = LearnerGroup(Start(folder, two(), state=None, threads=1))
     processes = group.process_ids
     cut = [
         TrainingRow(
