@@ -9,6 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
+from flows.board import show_report
 from flows.evaluate import prepare
 from flows.tasks import run_job
 from flows.train import report, tracked
@@ -39,6 +40,9 @@ def diagnose(
                 done = run_job(work, job)
                 report(tracker, done)
             tracker.log_files(done.artifact.local_path())
+            show_report(
+                f"{work.layout.run}-diagnosis", (done.artifact.local_path() / "report.md").read_text()
+            )
             return {"report": last.digest}
     except PivotError as error:
         return Failed(message=str(error), data=error)

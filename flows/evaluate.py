@@ -9,6 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
+from flows.board import Board
 from flows.tasks import run_job
 from flows.train import report, tracked
 from pivotopd.artifacts import list_artifacts
@@ -35,8 +36,12 @@ def evaluate(
     try:
         work, plan, chosen = prepare(run, iteration, overrides)
         with tracked(work, plan.evaluate(chosen)) as tracker:
+            board = Board(work, tracker)
             for job in jobs_of(plan, chosen):
-                report(tracker, run_job(work, job))
+                done = run_job(work, job)
+                report(tracker, done)
+                board.add(done)
+            board.show()
             return {"evaluation": plan.evaluate(chosen).digest}
     except PivotError as error:
         return Failed(message=str(error), data=error)

@@ -6,12 +6,15 @@ survives a lost Prefect database.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.concurrency.sync import concurrency
 from prefect.states import Completed, Failed
 
 from pivotopd.errors import PivotError, StorageError
@@ -20,6 +23,10 @@ from stages.work import Job, Work
 
 STORAGE_RETRIES = 2
 STORAGE_DELAY_S = 10
+GPU_LIMIT = "pivotopd-gpu"
+"""Prefect's global concurrency limit with a slot for each GPU; where there is none, nobody waits."""
+_ALLOCATED = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
+"""Variables of a process whose GPUs a cluster has handed out already."""
 _perform: Callable[[Work, Job], Done] = perform
 
 
@@ -49,7 +56,8 @@ def run_job(work: Work, job: Job) -> Done:
     )
     def body(digest: str, uri: str) -> State[Any]:
         try:
-            done = _perform(work, job)
+            with _gpus(work, job):
+                done = _perform(work, job)
         except StorageError:
             raise
         except PivotError as error:  # a returned state: raising would also print Prefect's traceback
@@ -64,6 +72,18 @@ def run_job(work: Work, job: Job) -> Done:
     if isinstance(last, PivotError):
         raise last
     return last
+
+
+@contextmanager
+def _gpus(work: Work, job: Job) -> Iterator[None]:
+    """Hold a slot for each GPU that the stage asks for under ``launch``; what is published needs none."""
+    here = _perform is perform and not any(name in os.environ for name in _ALLOCATED)
+    gpus = work.config.launch.needed(job.stage).gpus if here else 0
+    if not gpus or work.find(job) is not None:
+        yield
+        return
+    with concurrency(GPU_LIMIT, occupy=gpus):
+        yield
 
 
 def _out_of_reach(task: Any, run: Any, state: State[Any]) -> bool:

@@ -17,6 +17,7 @@ from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
+from flows.board import Board
 from flows.tasks import run_job
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config, parse_config
@@ -62,13 +63,15 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
         with closing(work), tracked(work) as tracker:
-            idle = 0
+            idle, board = 0, Board(work, tracker)
             for job in jobs_of(plan):
                 done = run_job(work, job)
                 report(tracker, done)
+                board.add(done)
                 if job.stage == "update":
                     idle = (idle + 1) * done.artifact.manifest.counts["idle"]
                     _refuse_idling(idle, work.config)
+            board.show()
             return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:
         return Failed(message=str(error), data=error)

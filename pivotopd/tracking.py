@@ -86,6 +86,9 @@ class Tracker(Protocol):
     def adopt(self, run_uri: str) -> None:
         """Put the run of an address below this one, if there is one in the same experiment."""
 
+    def page(self) -> str | None:
+        """Return the web address of the run; None where no server shows it or it is not open yet."""
+
 
 class NoTracker:
     """Keeps nothing: ``tracking.enabled: false``."""
@@ -130,6 +133,10 @@ class NoTracker:
 
     def adopt(self, run_uri: str) -> None:
         """Do nothing."""
+
+    def page(self) -> str | None:
+        """Return None: nothing shows it."""
+        return None
 
 
 def open_tracker(section: TrackingSection, root: str) -> Tracker:

@@ -162,6 +162,12 @@ class MlflowTracker:
         run = self._started()
         self._outbox.put(lambda: self._adopt(run, run_uri))
 
+    def page(self) -> str | None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        if not self.uri.startswith("http") or self.run_id is None or self._experiment_id is None:
+            return None
+        return f"{self.uri.rstrip('/')}/#/experiments/{self._experiment_id}/runs/{self.run_id}"
+
     def _started(self) -> _Run:
         if self._run is None:
             raise RuntimeError("the tracker is not started")
