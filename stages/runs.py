@@ -97,7 +97,7 @@ def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
 
     Raises:
         ArtifactError: There is no run.
-        ConfigError: Its configuration is not one that this version reads.
+        ConfigError: Its configuration is not one that this version reads, or is of a run of another name.
     """
     layout = RunLayout.from_uri(uri)
     text = layout.store.read_text(layout.config)
@@ -109,6 +109,13 @@ def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
         )
     where = layout.store.join(layout.config)
     config = parse_config(parse_yaml(text, where=where), where=where)
+    if config.name not in (None, layout.run):
+        raise ConfigError(
+            f"this is run {config.name!r} under another name, with which none of its artifacts is found",
+            where=layout.uri,
+            mend=f"rename the folder to {config.name!r}, or begin a run of a new name: "
+            "`pivotopd train --resume ROOT/OLDNAME --fork NEWNAME`",
+        )
     return config.model_copy(update={"root": layout.root, "name": layout.run}), layout
 
 

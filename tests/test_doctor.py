@@ -20,7 +20,7 @@ from pivotopd.doctor import games, machine, platforms, services, storage
 from pivotopd.doctor.finding import Check, Finding, carried_out
 from pivotopd.doctor.versions import misfits
 from pivotopd.object_store import PATIENCE
-from tests.s3_server import S3Server, free_ports
+from tests.s3_server import S3Server, free_ports, use_server
 
 
 def config(**changes: object) -> RunConfig:
@@ -95,7 +95,7 @@ def test_wrong_keys_and_a_missing_bucket_are_told_apart(
     missing = only(storage.rights("s3://no-such-bucket/runs"))
     assert not missing.ok
     assert "no such bucket" in missing.detail
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    use_server(monkeypatch, s3_server.url, AWS_SECRET_ACCESS_KEY="wrong")
     wrong = only(storage.rights(s3_root))
     assert not wrong.ok
     assert "refuses the keys" in wrong.detail
@@ -104,7 +104,7 @@ def test_wrong_keys_and_a_missing_bucket_are_told_apart(
 
 def test_a_store_that_is_down(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PATIENCE, "1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
+    use_server(monkeypatch, f"http://127.0.0.1:{free_ports(1)[0]}")
     assert not only(storage.rights(s3_root)).ok
 
 
@@ -133,14 +133,14 @@ def test_a_full_disk(tmp_path: Path) -> None:
 def test_the_room_for_policies_follows_from_the_student(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with (tmp_path / "model.safetensors").open("wb") as stream:
-        stream.truncate(10**15)  # sparse: a petabyte that takes no room
+        stream.truncate(10**13)  # sparse: ten terabytes that take no room
     large = config(root=str(tmp_path), student={"kind": "pretrained", "path": str(tmp_path)})
     first, second = storage.disk(large)
     assert not first.ok
     assert first.required
     assert not second.ok
     assert not second.required
-    assert storage.policy_bytes(large) == 10**15
+    assert storage.policy_bytes(large) == 10**13
     assert only(storage.student_folder(large)).ok
     nothing = config(student={"kind": "pretrained", "path": str(tmp_path / "none")})
     assert not only(storage.student_folder(nothing)).ok

@@ -7,6 +7,8 @@ of the old run leaves them alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pivotopd.artifacts import Artifact, RunLayout
@@ -91,15 +93,20 @@ def shared_artifacts(layout: RunLayout) -> list[Artifact]:
     Raises:
         ArtifactError: One of them does not exist.
     """
+    return [layout.store.require(prefix, digest) for prefix, digest in shared_folders(layout)]
+
+
+def shared_folders(layout: RunLayout) -> Iterator[tuple[str, str]]:
+    """Yield prefix and digest of what a fork takes over, checkpoints too; nothing of a run that is none.
+
+    A warm start is left out: it lies in the folder that all runs share.
+    """
     fork = fork_of(layout)
-    if fork is None:
-        return []
-    found = []
-    for one in fork.shared:
-        found.append(layout.store.require(one.prefix, one.digest))
+    for one in fork.shared if fork is not None else ():
+        if one.prefix != layout.warm_start:
+            yield one.prefix, one.digest
         if one.stage == "update":
-            found.append(layout.store.require(checkpoints_of(one.prefix), one.digest))
-    return found
+            yield checkpoints_of(one.prefix), one.digest
 
 
 def checkpoints_of(prefix: str) -> str:
