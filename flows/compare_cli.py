@@ -29,6 +29,14 @@ def compare(
 
     The same command again goes on where an earlier one stopped; finished runs are taken as they are.
     """
+    if dry_run and report_only:
+        from pivotopd.errors import ConfigError
+
+        raise ConfigError(
+            "--dry-run does nothing, and --report-only writes a report",
+            where="command line",
+            mend="give one of the two",
+        )
     if dry_run:
         _list_runs(experiment)
     elif report_only:
@@ -53,11 +61,18 @@ def _run(path: str, jobs: int) -> None:
 
 def _report(path: str) -> None:
     from pivotopd.comparison.experiment import load_experiment
-    from stages.compare import members_of
+    from pivotopd.errors import ArtifactError
+    from stages.compare import members_of, progress_of
     from stages.comparison_report import refuse_missing, report, tracked
 
     experiment = load_experiment(path)
     members = members_of(experiment, path)
+    if not any(progress_of(member, any_code=True).evaluations for member in members):
+        raise ArtifactError(
+            f"there is nothing to report: none of {len(members)} runs has an evaluation",
+            where=members[0].config.root,
+            mend="leave --report-only out to make the runs, or set root in the experiment's overrides",
+        )
     with tracked(experiment, members, {}) as tracker:
         comparison, address = report(experiment, members, tracker, codes={}, any_code=True)
         show(comparison, address)

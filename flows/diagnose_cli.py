@@ -53,6 +53,7 @@ def diagnose(
         if dry_run:
             _show_plan(*_planned(settings), iteration or 0)
             return
+        _refuse_early(settings, iteration or 0)
         run, given = _made_run(settings), []
     else:
         run = subject
@@ -108,6 +109,27 @@ def _for_model(folder: Path, file: str | None, overrides: list[str]) -> RunConfi
         )
     path = json.dumps(str(folder.resolve()))  # quoted as YAML reads it
     return named(load_config(file, [*overrides, "student.kind=pretrained", f"student.path={path}"]))
+
+
+def _refuse_early(config: RunConfig, iteration: int) -> None:
+    """Refuse what cannot be diagnosed before the run is written that would be made for it.
+
+    Raises:
+        ArtifactError: A model folder alone has no updates; or an input of the diagnosis does not exist.
+        ConfigError: The diagnosis or the model's prompts cannot be made with these settings.
+    """
+    from pivotopd.errors import ArtifactError
+    from pivotopd.prompt_check import check_prompts
+    from stages.diagnosis_plan import DiagnosisPlan
+
+    if iteration:
+        raise ArtifactError(
+            f"a model folder is the policy before any update, not after {iteration}",
+            where="--iteration",
+            mend="leave --iteration out, or give the address of a run",
+        )
+    check_prompts(config)
+    DiagnosisPlan(_planned(config)[1]).jobs(0)
 
 
 def _made_run(config: RunConfig) -> str:

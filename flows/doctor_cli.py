@@ -2,60 +2,106 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import importlib.util
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-FREE_GB: Final = 5
-"""Free disk that the demo and its environment need, with room."""
+if TYPE_CHECKING:
+    from pivotopd.config import RunConfig
+    from pivotopd.doctor.finding import Check, Finding
 
 NEEDED: Final = ("torch", "transformers", "deepspeed", "pyarrow", "mlflow", "prefect")
 """Libraries that are imported, because an installed one can still fail to load."""
+NOT_READY = 2
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report.
+def doctor(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help="What the run will be; see `pivotopd train`."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check what a run needs: libraries and their versions, GPU, disk, storage, servers, games, clusters.
 
-    Attributes:
-        what: What was looked for.
-        ok: It was found and works.
-        detail: Version, path, or what went wrong.
-        mend: What to do when it is missing.
-        required: A run cannot do without it.
+    Each check is bounded in time; what is missing is told with how to mend it. Exit code 0 or 2.
     """
+    from pivotopd.doctor.finding import carried_out
 
-    what: str
-    ok: bool
-    detail: str
-    mend: str = ""
-    required: bool = True
-
-
-def doctor() -> None:
-    """Check this machine: Python, libraries, compiler, disk, engines, games. Exit code 0 or 2."""
     findings = []
-    for check in (_python, _libraries, _compiler, _disk, _stock_engine, _vllm, _games):
-        for finding in check():
+    for check in checks_of(arguments or []):
+        for finding in carried_out(check):
             findings.append(finding)
-            typer.echo(line_of(finding))
+            if not as_json:
+                typer.echo(line_of(finding))
     missing = [finding.what for finding in findings if finding.required and not finding.ok]
+    if as_json:
+        told = {"ready": not missing, "findings": [asdict(finding) for finding in findings]}
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        typer.echo(f"\nnot ready: {', '.join(missing)}" if missing else "\nready")
     if missing:
-        typer.echo(f"\nnot ready: {', '.join(missing)}")
-        raise typer.Exit(2)
-    typer.echo("\nready")
+        raise typer.Exit(NOT_READY)
+
+
+def checks_of(arguments: list[str]) -> list[Check]:
+    """Return the checks: of the machine, and of the defaults or the configuration that is given.
+
+    Raises:
+        ConfigError: The configuration is not acceptable.
+    """
+    from flows.arguments import config_from
+    from pivotopd.doctor import games, machine, platforms, services, storage, versions
+    from pivotopd.doctor.finding import IMPORT_S, Check
+
+    config = config_from(arguments)
+    vllm = _runs_vllm(config)
+    gpus = config.launch.needed("update").gpus > 0 and bool(arguments)
+    checks = [
+        Check("Python", machine.python),
+        Check("libraries", partial(machine.libraries, NEEDED), IMPORT_S),
+        Check("versions", partial(versions.versions, with_vllm=vllm)),
+        Check("compiler", machine.compiler),
+        Check("GPU", partial(machine.gpu, needed=gpus), IMPORT_S, required=False),
+        Check("ports", machine.ports),
+        Check("disk", partial(storage.disk, config)),
+        Check("storage", partial(storage.rights, config.root)),
+        Check("MLflow", partial(services.mlflow, config)),
+        Check("Prefect", partial(services.prefect, _prefect_url())),
+        Check("vLLM", partial(machine.vllm, needed=vllm), required=vllm),
+        Check("reference engine", machine.stock_engine, required=False),
+        Check("official games", games.official, required=False),
+    ]
+    if arguments:
+        checks += [
+            Check("student", partial(storage.student_folder, config)),
+            Check("teacher", partial(services.teacher, config)),
+            Check("games", partial(games.configured, config), IMPORT_S),
+            Check("clusters", partial(platforms.platforms, config)),
+        ]
+    return checks
+
+
+def _runs_vllm(config: RunConfig) -> bool:
+    from pivotopd.config import LocalSection
+
+    return isinstance(config.teacher, LocalSection) and config.teacher.engine == "vllm"
+
+
+def _prefect_url() -> str | None:
+    """Return the server's address as Prefect resolves it: environment, profile, project."""
+    from flows.prefect_defaults import set_prefect_defaults
+
+    set_prefect_defaults()
+    try:
+        from prefect.settings import PREFECT_API_URL
+    except ImportError:  # the check of the libraries tells that
+        return None
+    value = PREFECT_API_URL.value()
+    return str(value) if value else None
 
 
 def line_of(finding: Finding) -> str:
@@ -63,100 +109,3 @@ def line_of(finding: Finding) -> str:
     mark = "ok      " if finding.ok else "missing " if finding.required else "absent  "
     mend = "" if finding.ok or not finding.mend else f"\n          mend: {finding.mend}"
     return f"{mark}  {finding.what}: {finding.detail}{mend}"
-
-
-def _python() -> Iterator[Finding]:
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    found = f"{version} at {sys.executable}"
-    yield Finding("Python", sys.version_info >= (3, 11), found, "install Python 3.11 or later")
-
-
-def _libraries() -> Iterator[Finding]:
-    for name in NEEDED:
-        yield _finding(
-            name,
-            partial(_imported, name),
-            "run `make install`, or pip install -c requirements.lock -e .",
-        )
-
-
-def _imported(name: str) -> str:
-    importlib.import_module(name)
-    return importlib.metadata.version(name)
-
-
-def _compiler() -> Iterator[Finding]:
-    why = "DeepSpeed compiles one extension at the first update; "
-    yield _finding("g++", lambda: _first_line("g++", "--version"), why + "install g++ (apt-get install g++)")
-    yield _finding("ninja", lambda: _first_line("ninja", "--version"), why + "pip install ninja")
-    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    yield Finding("Python headers", header.is_file(), str(header), why + "install python3-dev")
-
-
-def _first_line(program: str, *arguments: str) -> str:
-    """Run a program found on PATH or beside this Python and return the first line that it prints."""
-    beside = str(Path(sys.executable).parent)
-    path = shutil.which(program) or shutil.which(program, path=beside)
-    if path is None:
-        raise FileNotFoundError(f"no {program} on PATH")
-    command = [path, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603 - fixed
-    return done.stdout.splitlines()[0].strip() if done.stdout.strip() else path
-
-
-def _disk() -> Iterator[Finding]:
-    free_gb = shutil.disk_usage(Path.cwd()).free / 1e9
-    found = f"{free_gb:.1f} GB free here, {FREE_GB} wanted"
-    yield Finding("disk", free_gb >= FREE_GB, found, "free some, or set root=URI")
-
-
-def _stock_engine() -> Iterator[Finding]:
-    for name in ("textworld", "fast_downward", "alfworld"):
-        yield _finding(
-            f"reference engine, {name}",
-            partial(_found, name),
-            "only needed to compare engines: bash infra/stock_engine.sh",
-            required=False,
-        )
-
-
-def _found(name: str) -> str:
-    if importlib.util.find_spec(name) is None:
-        raise ModuleNotFoundError(f"no module {name}")
-    return "installed"
-
-
-def _vllm() -> Iterator[Finding]:
-    yield _finding(
-        "vLLM",
-        _vllm_version,
-        "only needed to serve a language model here: pip install 'pivotopd[vllm]', without a GPU"
-        " bash infra/vllm_cpu.sh",
-        required=False,
-    )
-
-
-def _vllm_version() -> str:
-    """Return which build of vLLM is installed; it is not imported, which takes ten seconds."""
-    _found("vllm")
-    builds = importlib.metadata.packages_distributions().get("vllm", [])
-    return ", ".join(f"{build} {importlib.metadata.version(build)}" for build in builds) or "installed"
-
-
-def _games() -> Iterator[Finding]:
-    folder = os.environ.get("ALFWORLD_DATA")
-    yield Finding(
-        "official games",
-        bool(folder) and Path(folder or "").is_dir(),
-        folder or "ALFWORLD_DATA is not set",
-        "only needed to train on them: environment.games=PATH; generated games need none",
-        required=False,
-    )
-
-
-def _finding(what: str, look: Callable[[], str], mend: str, *, required: bool = True) -> Finding:
-    """Turn a look-up that may fail into a finding; a library that fails to load can raise almost anything."""
-    try:
-        return Finding(what, True, look(), mend, required)
-    except (ImportError, OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
-        return Finding(what, False, f"{type(error).__name__}: {error}".splitlines()[0], mend, required)

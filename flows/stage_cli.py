@@ -32,11 +32,19 @@ def stage(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="With --to: submit, and do not wait.")] = False,
     dry_run: DryRun = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was done and what is stale as JSON.")
+    ] = False,
 ) -> None:
     """Run one stage of a run again from stored inputs, and what follows it in the same iteration.
 
-    With other settings, a new artifact lies beside the old one; nothing is overwritten.
+    With other settings, a new artifact lies beside the old one; nothing is overwritten. What was made from
+    the old one is named as stale.
     """
+    if to is not None and as_json:
+        from pivotopd.errors import ConfigError
+
+        raise ConfigError("--json is about work done here", where="--json", mend="leave --to or --json out")
     if to is not None:
         from flows.submit_cli import submit_stage
 
@@ -46,9 +54,9 @@ def stage(
         from pivotopd.errors import ConfigError
 
         raise ConfigError("--detach is for jobs", where="command line", mend="give --to PLATFORM as well")
-    from stages.command import run_stage
+    from flows.rerun import rerun_stage
 
-    run_stage(name, run, iteration, overrides or [], follow=not only, dry_run=dry_run, say=typer.echo)
+    rerun_stage(name, run, iteration, overrides or [], only=only, dry_run=dry_run, as_json=as_json)
 
 
 def evaluate(

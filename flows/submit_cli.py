@@ -154,12 +154,12 @@ def _show(config: RunConfig, to: str, *, per_stage: bool) -> None:
     from pivotopd.artifacts import RunLayout
     from pivotopd.launch.registry import make_dispatcher
     from stages.launched import stage_task, training_task
-    from stages.plan import Plan
+    from stages.runs import plan_of
     from stages.work import Work
 
     config = _rooted(config)
     layout = RunLayout(config.root, config.name or "")
-    work, plan = Work(config, layout), Plan(config, layout)
+    work, plan = Work(config, layout), plan_of(config, layout)
     dispatcher = make_dispatcher(to, config.launch, layout, typer.echo)
     jobs = jobs_of(plan)
     _show_jobs(work, jobs)

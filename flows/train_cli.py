@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from pivotopd.config import RunConfig
     from pivotopd.prompt_check import PromptCheck
+    from pivotopd.runs.forks import Fork
 
 ConfigArgument = Annotated[
     list[str] | None,
@@ -24,18 +25,59 @@ def train(
     settings: Annotated[
         bool, typer.Option("--settings", help="With --dry-run: first the resolved configuration.")
     ] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", help="Go on with the run at this address: ROOT/NAME.")
+    ] = None,
+    fork: Annotated[
+        str | None,
+        typer.Option("--fork", help="With --resume: begin a new run of this name with its artifacts."),
+    ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option("--from", min=0, help="With --fork: first iteration of the new run's own; default all."),
+    ] = None,
 ) -> None:
-    """Train a policy. The same command again goes on where an earlier one stopped."""
-    from flows.arguments import config_from
+    """Train a policy. The same command again goes on where an earlier one stopped.
 
-    config = config_from(arguments)
+    --resume takes the stored config.yaml, and says beforehand what other settings or code will redo.
+    """
+    config, shared = _asked_for(arguments or [], resume, fork, first)
     prompts = checked(config)
+    if resume is not None:
+        from flows.resume import keep, say_redone
+
+        if shared is None:
+            say_redone(config)
+        elif not dry_run:
+            keep(config, shared)
     if dry_run:
-        _show_plan(config, prompts, settings=settings)
+        _show_plan(config, prompts, settings=settings, fork=shared)
         return
     for line in prompts.lines:
         typer.echo(line)
     run_training(config)
+
+
+def _asked_for(
+    arguments: list[str], resume: str | None, fork: str | None, first: int | None
+) -> tuple[RunConfig, Fork | None]:
+    """Return the configuration of a file and overrides, of a stored run, or of a fork of one."""
+    from pivotopd.errors import ConfigError
+
+    if (fork is not None and resume is None) or (first is not None and fork is None):
+        raise ConfigError(
+            "--fork is about the run of --resume, and --from about --fork",
+            where="command line",
+            mend="give --resume ROOT/NAME [--fork NEWNAME [--from ITERATION]]",
+        )
+    if resume is None:
+        from flows.arguments import config_from
+
+        return config_from(arguments), None
+    from flows.resume import forked, resumed
+
+    config = resumed(resume, arguments)
+    return (config, None) if fork is None else forked(resume, config, fork, first)
 
 
 def checked(config: RunConfig) -> PromptCheck:
@@ -88,7 +130,7 @@ def run_training(config: RunConfig) -> None:
     watcher.show_result()
 
 
-def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool) -> None:
+def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool, fork: Fork | None = None) -> None:
     """Print every job with its address and whether it is published."""
     from flows.prefect_defaults import set_prefect_defaults
 
@@ -96,14 +138,19 @@ def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool) -> No
     from flows.train import jobs_of
     from pivotopd.artifacts import RunLayout
     from pivotopd.config_files import dump_config
+    from stages.fork import jobs_shared
     from stages.plan import Plan
     from stages.runner import describe
-    from stages.runs import named
+    from stages.runs import named, plan_of
     from stages.work import Work
 
     config = named(config)
     layout = RunLayout(config.root, config.name or "")
-    work, plan = Work(config, layout), Plan(config, layout)
+    work = Work(config, layout)
+    if fork is None:
+        plan = plan_of(config, layout)
+    else:  # its record is not there yet
+        plan = Plan(config, layout, shared=jobs_shared(layout.store, fork))
     if settings:
         typer.echo(dump_config(config))
     for line in prompts.lines:

@@ -58,9 +58,17 @@ class RunLayout:
 
     @classmethod
     def from_uri(cls, uri: str) -> RunLayout:
-        """Split ``ROOT/RUN`` at its last slash."""
+        """Split ``ROOT/RUN`` at its last slash.
+
+        Raises:
+            ArtifactError: A file lies there, or where the root would be.
+        """
         root, _, run = uri.rstrip("/").rpartition("/")
-        return cls(root=root or ("/" if uri.startswith("/") else "."), run=run)
+        layout = cls(root=root or ("/" if uri.startswith("/") else "."), run=run)
+        local = layout.store.blobs.local_root
+        if local is not None and ((local / run).is_file() or local.is_file()):
+            raise ArtifactError("this is a file, not a run", where=uri, mend="give ROOT/NAME: a run's folder")
+        return layout
 
     @property
     def store(self) -> Store:

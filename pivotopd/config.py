@@ -14,13 +14,13 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from pivotopd.launch.section import LaunchSection
 from pivotopd.methods.sections import MethodSection, PivotOpdMethod
-from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share
+from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share, WholeNumber
 
 
 class GeneratedGames(Section):
     """Games made from a seed, so that nothing has to be downloaded."""
 
-    seed: int = 0
+    seed: WholeNumber = 0
     """Seed of all splits; splits never share a game."""
     train: Count = 48
     """Games of the train split."""
@@ -93,7 +93,7 @@ class PretrainedStudent(Section):
 class WarmStartSection(Section):
     """Imitation of noisy demonstrations, with and without hints (tiny students only)."""
 
-    seed: int = 0
+    seed: WholeNumber = 0
     """Seed of games, demonstrations and weights; apart from the run's seed, so that runs share one start."""
     games: Count = 3_000
     """Generated games that are demonstrated; no held-out game is among them."""
@@ -364,7 +364,7 @@ class EvaluationSection(Section):
     """Pivotal mistakes of the start policy that are replayed; 0 leaves the recovery rate out."""
     recovery_replays: Count = 4
     """Replays a mistake."""
-    seed: int = 0
+    seed: WholeNumber = 0
     """Seed of the panel's episodes, apart from the run's, so that all runs are measured alike."""
 
 
@@ -397,7 +397,7 @@ class DiagnosisSection(Section):
     """Bootstrap resamples of episodes."""
     recovery_draws: Count = 2000
     """Bootstrap resamples of mistakes, for recovery."""
-    seed: int = 0
+    seed: WholeNumber = 0
     """Seed of episodes, replays, drawn turns and resamples, apart from the run's."""
 
 
@@ -417,7 +417,7 @@ class RunConfig(Section):
 
     name: str | None = None
     """Run name; null makes one from environment, method, seed and a digest of the configuration."""
-    seed: int = 0
+    seed: WholeNumber = 0
     """Seed of the run: task order, sampling, row order."""
     iterations: Count = 160
     """Training iterations."""

@@ -27,6 +27,32 @@ _value_text.maxstring = _value_text.maxother = 120
 _value_text.maxlevel = 3
 
 
+_KINDS = {
+    "dict_type": "a mapping of keys is wanted here",
+    "list_type": "a list is wanted here",
+    "tuple_type": "a list is wanted here",
+    "string_type": "a text is wanted here",
+    "int_type": "a whole number is wanted here",
+    "int_parsing": "a whole number is wanted here",
+    "int_from_float": "a whole number is wanted here",
+    "float_type": "a number is wanted here",
+    "float_parsing": "a number is wanted here",
+    "bool_type": "true or false is wanted here",
+    "bool_parsing": "true or false is wanted here",
+}
+"""What is wanted where a value is of another kind."""
+_WORDS = {
+    "Value error, ": "",
+    "Input should be": "must be",
+    "Tuple should": "must",
+    "List should": "must",
+    "Dictionary should": "must",
+    "String should": "must",
+    "Keys should be strings": "keys must be texts",
+    " after validation": "",
+}
+"""The checker's words, and ours."""
+
 _CHOICE_KEYS = frozenset({"method.name", "student.kind", "teacher.kind"})
 """Keys that choose what a section is; another choice starts from its own defaults."""
 _DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny", "teacher": "oracle"}
@@ -208,7 +234,17 @@ def _explain(problem: Any, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{shown} has no default and is not given"
     secret = bool(location) and location[-1] in _MAY_HOLD_SECRETS
-    return f"{shown or 'a key'}: {problem['msg']}" + ("" if secret else f" (got {value})")
+    return f"{shown or 'a key'}: {_in_words(problem)}" + ("" if secret else f" (got {value})")
+
+
+def _in_words(problem: Any) -> str:
+    """Say what is wrong with a value in the words of a configuration file, not of Python or its checker."""
+    kind, said = problem["type"], str(problem["msg"])
+    if kind in _KINDS:
+        return _KINDS[kind]
+    for words, ours in _WORDS.items():
+        said = said.replace(words, ours)
+    return said
 
 
 def _explain_unknown(location: list[str], choice: str | None, shown: str, model: type[BaseModel]) -> str:

@@ -7,6 +7,7 @@ is back, as long as the process lives.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 RUN_URI_TAG = "pivotopd.run_uri"
+RUN_KEY_TAG = "pivotopd.run_key"
+"""Hash of an address that no filter can quote: it has both kinds of quotes."""
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 TAG_CHARACTERS = 5000
@@ -190,6 +193,8 @@ class MlflowTracker:
         found = self._search(run.identity)
         wanted = {clean_name(key): str(value)[:TAG_CHARACTERS] for key, value in tags.items()}
         wanted[RUN_URI_TAG] = run.identity
+        if _unquotable(run.identity):
+            wanted[RUN_KEY_TAG] = _key(run.identity)
         if parent is not None:
             wanted["mlflow.parentRunId"] = parent.opened
         if found:
@@ -204,10 +209,9 @@ class MlflowTracker:
 
     def _search(self, identity: str) -> Sequence[Any]:
         """Return the newest run of an identity, if there is one."""
-        quote = '"' if "'" in identity else "'"
         found: Sequence[Any] = self._connect().search_runs(
             [self._find_experiment()],
-            filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{identity}{quote}",
+            filter_string=_is_run(identity),
             max_results=1,
             order_by=["attributes.start_time DESC"],
         )
@@ -310,3 +314,19 @@ def _refused(error: Exception) -> bool:
     if status is not None:
         return 400 <= status() < 500 and status() not in {408, 429}
     return isinstance(error, TypeError | ValueError | AttributeError | RuntimeError)
+
+
+def _is_run(identity: str) -> str:
+    """Return the filter that finds the run of an identity; MLflow's grammar escapes no quotes."""
+    if _unquotable(identity):
+        return f"tags.`{RUN_KEY_TAG}` = '{_key(identity)}'"
+    quote = '"' if "'" in identity else "'"
+    return f"tags.`{RUN_URI_TAG}` = {quote}{identity}{quote}"
+
+
+def _unquotable(identity: str) -> bool:
+    return "'" in identity and '"' in identity
+
+
+def _key(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()

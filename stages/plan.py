@@ -25,6 +25,7 @@ from pivotopd.manifest import stage_digest
 from pivotopd.methods.base import Needs
 from pivotopd.methods.registry import make_method
 from pivotopd.provenance import code_digest
+from pivotopd.runs.forks import checkpoints_of
 from stages.work import Job, Source
 
 LOOP: Final = ("rollout", "label", "recover", "update")
@@ -42,12 +43,14 @@ class Plan:
         layout: Where the run lies.
         base: Plan that still holds before ``changed_from``: a rerun of one stage with other settings.
         changed_from: First (iteration, stage) that this plan's own configuration decides.
+        shared: A fork's jobs that another run has done, by stage and iteration.
     """
 
     config: RunConfig
     layout: RunLayout
     base: Plan | None = None
     changed_from: tuple[int, str] = (0, LOOP[0])
+    shared: Mapping[tuple[str, int | None], Job] = field(default_factory=dict)
     _jobs: dict[tuple[str, int | None], Job] = field(default_factory=dict)
 
     @cached_property
@@ -75,7 +78,9 @@ class Plan:
 
     def warm_start(self) -> Job:
         """The job that makes the tiny student."""
-        return self.make("warm_start", None, self.layout.warm_start, {})
+        return self.shared.get(("warm_start", None)) or self.make(
+            "warm_start", None, self.layout.warm_start, {}
+        )
 
     @property
     def with_skills(self) -> bool:
@@ -86,6 +91,8 @@ class Plan:
         """The job that makes the skill bank, once a run."""
         if self.base is not None:
             return self.base.skills()
+        if ("skills", None) in self.shared:
+            return self.shared["skills", None]
         inputs = {"policy": self.start(), "data": self.data(self.config.environment.train_split)}
         return self.make("skills", None, self.layout.skills, inputs | self.teacher_inputs)
 
@@ -95,7 +102,7 @@ class Plan:
             return self.start()
         for earlier in range(iteration):  # in order, so that no chain of calls grows with the run
             update = self.job("update", earlier)
-        return Source(self.layout.checkpoints, update.digest)
+        return Source(checkpoints_of(update.prefix), update.digest)
 
     def stages(self) -> tuple[str, ...]:
         """The loop's stages that the method needs, in order."""
@@ -106,6 +113,8 @@ class Plan:
         """Return a loop stage's job."""
         if self.base is not None and (iteration, LOOP.index(stage)) < self._change:
             return self.base.job(stage, iteration)
+        if (stage, iteration) in self.shared:
+            return self.shared[stage, iteration]
         if (stage, iteration) in self._jobs:
             return self._jobs[stage, iteration]
         inputs: dict[str, Source] = {}
@@ -149,6 +158,8 @@ class Plan:
 
     def evaluate(self, iteration: int) -> Job:
         """Return the evaluation of the policy before an iteration; iteration 0 is the start policy's."""
+        if ("evaluate", iteration) in self.shared:
+            return self.shared["evaluate", iteration]
         inputs = {"policy": self.policy(iteration), "data": self.data(self.config.environment.valid_split)}
         if iteration > 0 and self.config.evaluation.recovery_mistakes:
             inputs["start"] = self.evaluate(0).output

@@ -16,6 +16,8 @@ from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.prompt_check import check_prompts
+from pivotopd.runs.forks import fork_of
+from stages.fork import jobs_shared
 from stages.plan import LOOP, Plan
 from stages.work import Work
 
@@ -76,7 +78,18 @@ def open_run(config: RunConfig, progress: Progress = silent) -> tuple[Work, Plan
     prompts = check_prompts(config)
     layout.store.write_text(layout.config, dump_config(config))
     layout.store.write_text(layout.templates, json.dumps(prompts.values, indent=2) + "\n")
-    return Work(config, layout, progress), Plan(config, layout)
+    return Work(config, layout, progress), plan_of(config, layout)
+
+
+def plan_of(config: RunConfig, layout: RunLayout) -> Plan:
+    """Return the plan of a run; a fork's has the jobs that it shares with the run it comes from.
+
+    Raises:
+        ArtifactError: The record of the fork is damaged, or a shared artifact does not exist.
+    """
+    fork = fork_of(layout)
+    shared = jobs_shared(layout.store, fork) if fork is not None else {}
+    return Plan(config, layout, shared=shared)
 
 
 def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
@@ -84,7 +97,7 @@ def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
 
     Raises:
         ArtifactError: There is no run.
-        ConfigError: Its configuration is not one that this version reads.
+        ConfigError: Its configuration is not one that this version reads, or is of a run of another name.
     """
     layout = RunLayout.from_uri(uri)
     text = layout.store.read_text(layout.config)
@@ -96,6 +109,13 @@ def find_run(uri: str) -> tuple[RunConfig, RunLayout]:
         )
     where = layout.store.join(layout.config)
     config = parse_config(parse_yaml(text, where=where), where=where)
+    if config.name not in (None, layout.run):
+        raise ConfigError(
+            f"this is run {config.name!r} under another name, with which none of its artifacts is found",
+            where=layout.uri,
+            mend=f"rename the folder to {config.name!r}, or begin a run of a new name: "
+            "`pivotopd train --resume ROOT/OLDNAME --fork NEWNAME`",
+        )
     return config.model_copy(update={"root": layout.root, "name": layout.run}), layout
 
 
@@ -108,7 +128,7 @@ def rerun(
         ConfigError: The stage is unknown or an override is not acceptable.
     """
     config, layout = find_run(uri)
-    base = Plan(config, layout)
+    base = plan_of(config, layout)
     if not overrides:
         return Work(config, layout, progress), base
     changed = apply_overrides(config, overrides).model_copy(update={"root": layout.root, "name": layout.run})

@@ -46,14 +46,14 @@ def refused(text: str | bytes, folder: Path, overrides: list[str] | None = None)
         ("seed: a\x07b\n", "not valid YAML"),
         ("rollout:\n", "rollout: a section of keys is wanted here"),
         ("rollout: 3\n", "rollout: a section of keys is wanted here"),
-        ("update:\n  learning_rate: .nan\n", "update.learning_rate: Input should be a finite number"),
+        ("update:\n  learning_rate: .nan\n", "update.learning_rate: must be a finite number"),
         ("update:\n  learning_rate: 1e300\n", "update.learning_rate: "),
-        ("update:\n  learning_rate: 2.0\n", "update.learning_rate: Input should be less than or equal to 1"),
+        ("update:\n  learning_rate: 2.0\n", "update.learning_rate: must be less than or equal to 1"),
         ("update:\n  clip_ratio: 1e300\n", "update.clip_ratio: "),
-        ("update:\n  clip_ratio: 1.0e+300\n", "Input should be less than or equal to 1000000000"),
+        ("update:\n  clip_ratio: 1.0e+300\n", "must be less than or equal to 1000000000"),
         ("itterations: 3\n", "did you mean 'iterations'"),
         ("zzz: 3\n", "known keys: name, seed"),
-        ("1: 2\n", "Keys should be strings"),
+        ("1: 2\n", "keys must be texts"),
     ],
 )
 def test_a_bad_file_is_explained(text: str | bytes, message: str, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_value_that_stands_for_gigabytes_is_named_shortly(tmp_path: Path) -> N
         ("method.name=foo", "'foo' is not one of 'grpo', 'pivotopd'"),
         ("student.kind=pretrained", "student.path has no default and is not given"),
         ("student.path=/x", "'tiny' has no key 'student.path', only kind, layers"),
-        ("seed.x=1", "seed: Input should be a valid integer"),
+        ("seed.x=1", "seed: a whole number is wanted here"),
     ],
 )
 def test_a_bad_override_is_explained_and_named_as_the_place(

@@ -286,6 +286,20 @@ def test_a_run_started_again_is_the_same_run(start: Start, client: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "it's", 'a "quoted"', """it's a "quoted" one"""])
+def test_a_run_is_found_again_whatever_quotes_its_name_has(name: str, database: str, client: Any) -> None:
+    ids = []
+    for other in (name, f"{name} 2", name):
+        tracker = MlflowTracker(database)
+        address = f"/runs/{other}"
+        tracker.start(other, experiment="alfworld tiny", tags={}, config={}, run_uri=address)
+        tracker.finish()
+        ids.append(tracker.run_id)
+    assert None not in ids
+    assert ids[0] == ids[2] != ids[1]
+
+
+@pytest.mark.slow
 def test_one_step_is_logged_once(start: Start, client: Any) -> None:
     tracker = start()
     tracker.log({"loss": 1.0}, 0)

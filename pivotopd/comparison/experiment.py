@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pivotopd.config import RunConfig
 from pivotopd.config_files import load_config, parse_section, read_yaml
 from pivotopd.errors import ConfigError
-from pivotopd.section import Section, Share
+from pivotopd.section import Section, Share, WholeNumber
 
 START = "start"
 """The reference that stands for the policy before training."""
@@ -57,7 +57,7 @@ class Experiment(Section):
     """Configuration file of all runs, relative to this file."""
     overrides: Overrides = ()
     """Settings of all runs that differ from it: a list of `key=value`, or a mapping of dotted keys."""
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[WholeNumber, ...], Field(min_length=1)] = (0, 1, 2)
     """Seeds of each arm."""
     methods: Annotated[dict[Annotated[str, Field(pattern=f"^{_LABEL}$")], Overrides], Field(min_length=1)]
     """Arms: label to settings, as in `overrides`; an empty mapping is the base itself."""

@@ -71,6 +71,14 @@ class EstimatedMethod(MethodSettings):
     estimator_tokens: Count = 50
     """Tokens of the top_k estimator: the self-teacher's likeliest, over which both are renormalised."""
 
+    @model_validator(mode="after")
+    def _tokens_are_read(self) -> Self:
+        """Refuse a number of tokens that nothing reads: it would only give the run another name."""
+        default = type(self).model_fields["estimator_tokens"].default
+        if self.estimator != "top_k" and self.estimator_tokens != default:
+            raise ValueError("estimator_tokens is read with estimator=top_k only: set that, or leave it out")
+        return self
+
     @property
     def target_tokens(self) -> int | Literal["all"]:
         """Ids of each token that are kept of the self-teacher; 0 for the sampled one alone."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pivotopd.artifacts import Artifact, RunLayout, list_artifacts
 from pivotopd.manifest import File, Part
+from pivotopd.runs.forks import shared_artifacts
 
 
 def stored_files(artifact: Artifact) -> tuple[Part | File, ...]:
@@ -14,13 +15,13 @@ def stored_files(artifact: Artifact) -> tuple[Part | File, ...]:
 
 
 def artifacts_of(layout: RunLayout) -> list[Artifact]:
-    """Return a run's artifacts, and shared ones that they name as inputs, in the order of their making.
+    """Return a run's artifacts, those a fork shares, and warm starts that they name, by time of making.
 
     Raises:
         ArtifactError: A manifest is damaged or of another format version.
         StorageError: The store cannot be read.
     """
-    own = list(list_artifacts(layout.store, layout.run))
+    own = [*list_artifacts(layout.store, layout.run), *shared_artifacts(layout)]
     return sorted([*shared_by(layout, own), *own], key=lambda artifact: artifact.manifest.created_at)
 
 

@@ -21,6 +21,7 @@ from pivotopd.errors import ArtifactError, ConfigError, StorageError
 from pivotopd.manifest import PRUNED, File, Part
 from pivotopd.progress import Progress, silent
 from pivotopd.runs.contents import artifacts_of, stored_files
+from pivotopd.runs.forks import FORK
 from pivotopd.runs.verify import hash_of
 
 _MAY_DIFFER: Final = frozenset({"root", "iterations", "threads", "tracking"})
@@ -75,6 +76,9 @@ def copy_run(layout: RunLayout, target_root: str, progress: Progress = silent) -
         else:
             already += 1
         progress("artifacts", done + already, len(artifacts))
+    fork = source.read_text(f"{layout.run}/{FORK}")
+    if fork is not None:
+        target.write_text(f"{copy.run}/{FORK}", fork)
     templates = source.read_text(layout.templates)
     if templates is not None:
         target.write_text(copy.templates, templates)

@@ -5,8 +5,8 @@ manifest still says that the work is done, so nothing is done again.
 
 *In use* are the artifacts of the kept iterations, everything that belongs to no iteration or is no part of
 the loop (skills, diagnoses), and every unpruned artifact of another run under the root. What the manifest of
-one of these names as an input is never removed. Evaluations of older iterations keep their files and hold
-nothing.
+one of these names as an input is never removed, nor what the record of a fork says that it shares.
+Evaluations of older iterations keep their files and hold nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pivotopd.artifacts import MANIFEST, Artifact, RunLayout, find_runs, list_artifacts
+from pivotopd.artifacts import MANIFEST, RESERVED, Artifact, RunLayout, find_runs, list_artifacts
 from pivotopd.blobs import Entry
 from pivotopd.errors import ArtifactError
 from pivotopd.manifest import PRUNED, Pruned
 from pivotopd.runs.contents import stored_files
+from pivotopd.runs.forks import fork_of
 
 LOOP: Final = frozenset({"rollout", "label", "recover", "update"})
 CHECKPOINT: Final = "checkpoint"
@@ -146,7 +147,7 @@ def _holds_nothing(artifact: Artifact, rows_from: int) -> bool:
 
 
 def _named_elsewhere(layout: RunLayout) -> set[str]:
-    """Return the digests that unpruned artifacts of the other runs under the root name."""
+    """Return the digests that unpruned artifacts of the other runs under the root, and their forks, name."""
     named: set[str] = set()
     for other in find_runs(layout.root):
         if other.run == layout.run:
@@ -154,6 +155,10 @@ def _named_elsewhere(layout: RunLayout) -> set[str]:
         for artifact in list_artifacts(other.store, other.run):
             if artifact.pruned() is None:
                 named.update(artifact.manifest.inputs.values())
+    for name in layout.store.blobs.folders():  # a fork that has just begun has its record and no more
+        fork = None if name in {layout.run, *RESERVED} else fork_of(RunLayout(layout.root, name))
+        if fork is not None:
+            named.update(fork.digests)
     return named
 
 

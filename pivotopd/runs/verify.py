@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from pivotopd.errors import ArtifactError
 from pivotopd.manifest import File, Part
 from pivotopd.progress import Progress, silent
 from pivotopd.runs.contents import shared_by, stored_files
+from pivotopd.runs.forks import shared_folders
 
 _MANIFEST_PATH: Final = re.compile(r"(?P<prefix>.+)/(?P<digest>[0-9a-f]{64})/manifest\.json")
 
@@ -64,7 +65,7 @@ def hash_of(blobs: Blobs, path: str, size_bytes: int) -> str:
 
 
 def verify_run(layout: RunLayout, progress: Progress = silent) -> Verified:
-    """Reread every file that a run's manifests name, and those of the shared warm starts behind it.
+    """Reread every file that a run's manifests name, and of what it shares with others.
 
     Raises:
         ArtifactError: There is nothing at the address.
@@ -74,8 +75,10 @@ def verify_run(layout: RunLayout, progress: Progress = silent) -> Verified:
     sizes = {entry.path: entry.bytes for entry in store.blobs.entries(layout.run)}
     if not sizes:
         raise ArtifactError("there is no run at this address", where=layout.uri, mend="give ROOT/NAME")
-    artifacts, problems = _artifacts(layout, sizes)
-    shared = list(shared_by(layout, artifacts))
+    artifacts, problems = _artifacts(layout, _manifests(sizes))
+    forked, missing = _artifacts(layout, shared_folders(layout))
+    problems += missing
+    shared = [*shared_by(layout, artifacts), *forked]
     for artifact in shared:
         sizes |= {entry.path: entry.bytes for entry in store.blobs.entries(artifact.path)}
     artifacts += shared
@@ -99,11 +102,13 @@ def verify_run(layout: RunLayout, progress: Progress = silent) -> Verified:
     return Verified(len(artifacts), files, read_bytes, pruned, tuple(problems))
 
 
-def _artifacts(layout: RunLayout, paths: Mapping[str, int]) -> tuple[list[Artifact], list[Problem]]:
-    """Return the artifacts below a run, and the manifests that cannot be read."""
+def _artifacts(
+    layout: RunLayout, manifests: Iterable[tuple[str, str]]
+) -> tuple[list[Artifact], list[Problem]]:
+    """Return the artifacts of manifests (prefix, digest), and the manifests that cannot be read."""
     artifacts: list[Artifact] = []
     problems: list[Problem] = []
-    for prefix, digest in _manifests(paths):
+    for prefix, digest in manifests:
         try:
             artifacts.append(layout.store.require(prefix, digest))
         except ArtifactError as error:

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from flows import doctor_cli
 from flows.cli import app
-from flows.doctor_cli import Finding, line_of
+from flows.doctor_cli import line_of
 from flows.manual_cli import configuration_page, tables_page
 from pivotopd.config_files import describe_keys, load_config
+from pivotopd.doctor.finding import Finding
 from pivotopd.errors import (
     ArtifactError,
     ConfigError,

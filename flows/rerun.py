@@ -1,0 +1,146 @@
+"""What ``pivotopd stage`` does here: run a stage again, track it, and say what is stale afterwards."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from pivotopd.artifacts import Artifact
+    from stages.runner import Done
+    from stages.work import Job, Work
+
+
+def rerun_stage(
+    name: str,
+    run: str,
+    iteration: int | None,
+    overrides: list[str],
+    *,
+    only: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run a stage again; see ``pivotopd stage --help``."""
+    from pivotopd.threads import set_threads
+    from stages.command import rerun_jobs
+
+    work, jobs = rerun_jobs(run, name, iteration, overrides, follow=not only)
+    with closing(work):
+        if dry_run:
+            done: list[Done] = []
+            if not as_json:
+                _show_plan(work, jobs)
+        else:
+            set_threads(work.config.threads)
+            done = _tracked_work(work, jobs, quiet=as_json)
+        show_stale(work, jobs, overrides, iteration, done, as_json=as_json, dry_run=dry_run)
+
+
+def _show_plan(work: Work, jobs: Sequence[Job]) -> None:
+    from stages.runner import describe
+
+    for job in jobs:
+        state = "cached" if work.find(job) else "would run"
+        typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+
+
+def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]:
+    """Do the jobs, as a run in MLflow below the training's where there is anything to do."""
+    from stages.runner import perform
+
+    def through(job: Job) -> Done:
+        done = perform(work, job)
+        if not quiet:
+            _show_done(done)
+        return done
+
+    if all(work.find(job) is not None for job in jobs):
+        return [through(job) for job in jobs]
+    from flows.prefect_defaults import set_prefect_defaults
+
+    set_prefect_defaults()
+    from flows.train import report, tracked
+
+    finished = []
+    with tracked(work, jobs[0], below=True) as tracker:
+        for job in jobs:
+            finished.append(through(job))
+            report(tracker, finished[-1])
+    return finished
+
+
+def _show_done(done: Done) -> None:
+    from stages.metrics import metrics_of
+    from stages.runner import describe
+
+    typer.echo(f"{describe(done.job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
+    for name, value in metrics_of(done.artifact).items():
+        typer.echo(f"    {name} = {value:g}")
+
+
+def show_stale(
+    work: Work,
+    jobs: Sequence[Job],
+    overrides: Sequence[str],
+    iteration: int | None,
+    done: Sequence[Done],
+    *,
+    as_json: bool,
+    dry_run: bool = False,
+) -> None:
+    """Say what rests on the replaced artifacts, and how to bring it up to date."""
+    from stages.stale import stale_after
+
+    stale = stale_after(work.layout, jobs)
+    mend = _mend(work.layout.uri, overrides, iteration) if stale else []
+    if as_json:
+        published = {one.job.digest: one.cached for one in done}
+        told = {
+            "run": work.layout.uri,
+            "jobs": [
+                {
+                    "stage": job.stage,
+                    "iteration": job.iteration,
+                    "digest": job.digest,
+                    "cached": published.get(job.digest, work.find(job) is not None),
+                    "uri": work.store.join(f"{job.prefix}/{job.digest}"),
+                }
+                for job in jobs
+            ],
+            "stale": [_plain(one) for one in stale],
+            "mend": mend,
+        }
+        typer.echo(json.dumps(told, indent=2))
+        return
+    if stale:
+        typer.echo(f"{'would be ' if dry_run else ''}stale: made from what this replaces, and kept")
+        for one in stale:
+            at = "" if one.manifest.iteration is None else f" {one.manifest.iteration:04d}"
+            typer.echo(f"  {one.manifest.stage + at:18} {one.digest[:12]}")
+        typer.echo("to bring it up to date:")
+        for line in mend:
+            typer.echo(f"  {line}")
+
+
+def _plain(artifact: Artifact) -> dict[str, object]:
+    made = artifact.manifest
+    return {"stage": made.stage, "iteration": made.iteration, "digest": made.digest, "uri": artifact.uri}
+
+
+def _mend(uri: str, overrides: Sequence[str], iteration: int | None) -> list[str]:
+    """Return the commands that make what follows anew."""
+    resume = ["pivotopd", "train", "--resume", uri]
+    whole = f"{shlex.join([*resume, *overrides])}    (redoes all that settings or code change)"
+    if iteration is None or not overrides:
+        return [whole]
+    fork = shlex.join([*resume, *overrides, "--from", str(iteration)])
+    return [
+        f"{fork} --fork NEWNAME    (a new run: these settings from iteration {iteration} on)",
+        whole,
+    ]
