@@ -139,6 +139,32 @@ class RolloutSection(Section):
     """Episodes in flight at once; a result never depends on it."""
 
 
+class EngineSection(Section):
+    """What generates in rollouts, recoveries and evaluations; the learner's own model scores."""
+
+    kind: Literal["transformers", "vllm"] = "transformers"
+    """`vllm` is the extra `pivotopd[vllm]`. The two draw different responses."""
+    fallback: Literal["none", "transformers"] = "none"
+    """What runs a model that vLLM does not know: `none` refuses it."""
+    gpu_memory_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of a GPU's memory that vLLM reserves, beside the learner."""
+    tensor_parallel: Count = 1
+    """GPUs that each matrix of the model is spread over."""
+    data_parallel: Count = 1
+    """Copies of the model; an engine inside the run's own process is one copy."""
+    concurrency: Count = 256
+    """Most responses that vLLM writes at once; a result never depends on it."""
+    parity_rows: Count = 8
+    """Sequences of the parity probe after each load: engine and learner give their log-probabilities."""
+    parity_bound_nats: Positive | None = None
+    """Largest difference of a token's; null is 0.01 (float32) or 0.5 (bfloat16); beyond it the run stops."""
+
+    @property
+    def reads(self) -> dict[str, Any]:
+        """What decides an engine's draws; sizes and memory do not."""
+        return self.model_dump(mode="json", include={"kind", "fallback"})
+
+
 class OracleSection(Section):
     """The exact shortest-path oracle labels episodes and names recovery actions."""
 
@@ -414,6 +440,8 @@ class RunConfig(Section):
     """Warm start of a tiny student."""
     rollout: RolloutSection = RolloutSection()
     """Rollout stage."""
+    engine: EngineSection = EngineSection()
+    """Engine that generates."""
     teacher: TeacherSection = Field(default_factory=OracleSection)
     """Label stage, and the recovery queries."""
     larger_teacher: LargerTeacherSection = LargerTeacherSection()
