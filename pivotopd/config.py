@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from pivotopd.launch.section import LaunchSection
 from pivotopd.methods.sections import MethodSection, PivotOpdMethod
+from pivotopd.models.section import CUTTING, EngineSection
 from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share
 
 
@@ -125,6 +126,18 @@ def _on_policy(temperature: float) -> float:
 class RolloutSection(Section):
     """How episodes are played."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _full_support(cls, value: Any) -> Any:
+        """Refuse, with the reason, what cuts or bends the distribution that log-probabilities are of."""
+        named = sorted(set(value) & CUTTING) if isinstance(value, dict) else []
+        if named:
+            raise ValueError(
+                f"{', '.join(named)}: rollouts are drawn from the whole distribution, since training needs "
+                "the log-probabilities that tokens were drawn with; leave it out"
+            )
+        return value
+
     tasks: Count = 16
     """Tasks an iteration."""
     group_size: Count = 8
@@ -137,32 +150,6 @@ class RolloutSection(Section):
     """Longest response."""
     batch_episodes: Count = 256
     """Episodes in flight at once; a result never depends on it."""
-
-
-class EngineSection(Section):
-    """What generates in rollouts, recoveries and evaluations; the learner's own model scores."""
-
-    kind: Literal["transformers", "vllm"] = "transformers"
-    """`vllm` is the extra `pivotopd[vllm]`. The two draw different responses."""
-    fallback: Literal["none", "transformers"] = "none"
-    """What runs a model that vLLM does not know: `none` refuses it."""
-    gpu_memory_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
-    """Share of a GPU's memory that vLLM reserves, beside the learner."""
-    tensor_parallel: Count = 1
-    """GPUs that each matrix of the model is spread over."""
-    data_parallel: Count = 1
-    """Copies of the model; an engine inside the run's own process is one copy."""
-    concurrency: Count = 256
-    """Most responses that vLLM writes at once; a result never depends on it."""
-    parity_rows: Count = 8
-    """Sequences of the parity probe after each load: engine and learner give their log-probabilities."""
-    parity_bound_nats: Positive | None = None
-    """Largest difference of a token's; null is 0.01 (float32) or 0.5 (bfloat16); beyond it the run stops."""
-
-    @property
-    def reads(self) -> dict[str, Any]:
-        """What decides an engine's draws; sizes and memory do not."""
-        return self.model_dump(mode="json", include={"kind", "fallback"})
 
 
 class OracleSection(Section):
@@ -481,4 +468,6 @@ class RunConfig(Section):
         """What decides a teacher's answers: its section without what only says how it is reached."""
         sections = (EndpointSection, LocalSection)
         outside = self.teacher.RUNNING if isinstance(self.teacher, sections) else frozenset()
-        return self.teacher.model_dump(mode="json", exclude=set(outside))
+        found = self.teacher.model_dump(mode="json", exclude=set(outside))
+        drawn = {"student_engine": self.engine.reads} if isinstance(self.teacher, SelfSection) else {}
+        return found | drawn

@@ -40,6 +40,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
         ),
         "rollout": config.rollout.model_dump(mode="json", exclude={"batch_episodes"}),
         "dtype": config.update.dtype,
+        "engine": config.engine.reads,
         "depth_cut": None if cut is None else {type(cut).__name__: asdict(cut)},
     }
 

@@ -73,7 +73,7 @@ class Probe:
         completions = engine.generate(requests, Sampling(1.0, response))
         scored = learner.score(
             [
-                ScoreRequest(one.prompt_ids, other.response_ids)
+                ScoreRequest(one.prompt_ids, other.response_ids.tolist())
                 for one, other in zip(requests, completions, strict=True)
             ]
         )

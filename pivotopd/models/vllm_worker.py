@@ -53,13 +53,8 @@ def _tie_again(model: Any) -> None:
 
     head, body = getattr(model, "lm_head", None), getattr(model, "model", None)
     embedding = getattr(body, "embed_tokens", None)
-    config = getattr(model, "config", None)
-    if (
-        head is None
-        or embedding is None
-        or head is embedding
-        or not getattr(config, "tie_word_embeddings", 0)
-    ):
+    tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if not tied or head is None or embedding is None or head is embedding:
         return
     head.weight = embedding.weight
     if current_platform.is_cpu():
