@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from prefect import flow
@@ -34,7 +35,7 @@ def evaluate(
     """
     try:
         work, plan, chosen = prepare(run, iteration, overrides)
-        with tracked(work, plan.evaluate(chosen)) as tracker:
+        with closing(work), tracked(work, plan.evaluate(chosen)) as tracker:
             for job in jobs_of(plan, chosen):
                 report(tracker, run_job(work, job))
             return {"evaluation": plan.evaluate(chosen).digest}

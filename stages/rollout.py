@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -87,7 +87,7 @@ def run(work: Work, job: Job) -> Artifact:
     with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
-        writer.write_log("metrics.json", metrics_text(_metrics(played, limit)))
+        writer.write_log("metrics.json", metrics_text(_metrics(played, limit) | work.parity_metrics))
         return writer.publish(
             counts={
                 "episodes": len(played),
@@ -121,7 +121,7 @@ def _refuse_no_prompt(played: Sequence[Played], prompt_tokens: int) -> None:
         )
 
 
-def _metrics(played: Sequence[Played], limit: int) -> Mapping[str, float]:
+def _metrics(played: Sequence[Played], limit: int) -> dict[str, float]:
     panel = summarise_panel(played)
     returns: dict[str, set[float]] = defaultdict(set)
     for one in played:

