@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from prefect import flow
@@ -35,7 +36,7 @@ def diagnose(
         work, plan, chosen = prepare(run, iteration, overrides)
         parts = DiagnosisPlan(plan)
         last = parts.job("diagnosis_report", chosen)
-        with tracked(work, last, below=True) as tracker:
+        with closing(work), tracked(work, last, below=True) as tracker:
             for job in parts.jobs(chosen):
                 done = run_job(work, job)
                 report(tracker, done)

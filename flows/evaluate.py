@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from prefect import flow
@@ -35,7 +36,7 @@ def evaluate(
     """
     try:
         work, plan, chosen = prepare(run, iteration, overrides)
-        with tracked(work, plan.evaluate(chosen)) as tracker:
+        with closing(work), tracked(work, plan.evaluate(chosen)) as tracker:
             board = Board(work, tracker)
             for job in jobs_of(plan, chosen):
                 done = run_job(work, job)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from pivotopd.launch.section import LaunchSection
 from pivotopd.methods.sections import MethodSection, PivotOpdMethod
+from pivotopd.models.section import CUTTING, EngineSection
 from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share, WholeNumber
 
 
@@ -124,6 +125,18 @@ def _on_policy(temperature: float) -> float:
 
 class RolloutSection(Section):
     """How episodes are played."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _full_support(cls, value: Any) -> Any:
+        """Refuse, with the reason, what cuts or bends the distribution that log-probabilities are of."""
+        named = sorted(set(value) & CUTTING) if isinstance(value, dict) else []
+        if named:
+            raise ValueError(
+                f"{', '.join(named)}: rollouts are drawn from the whole distribution, since training needs "
+                "the log-probabilities that tokens were drawn with; leave it out"
+            )
+        return value
 
     tasks: Count = 16
     """Tasks an iteration."""
@@ -433,6 +446,8 @@ class RunConfig(Section):
     """Warm start of a tiny student."""
     rollout: RolloutSection = RolloutSection()
     """Rollout stage."""
+    engine: EngineSection = EngineSection()
+    """Engine that generates."""
     teacher: TeacherSection = Field(default_factory=OracleSection)
     """Label stage, and the recovery queries."""
     larger_teacher: LargerTeacherSection = LargerTeacherSection()
@@ -472,4 +487,6 @@ class RunConfig(Section):
         """What decides a teacher's answers: its section without what only says how it is reached."""
         sections = (EndpointSection, LocalSection)
         outside = self.teacher.RUNNING if isinstance(self.teacher, sections) else frozenset()
-        return self.teacher.model_dump(mode="json", exclude=set(outside))
+        found = self.teacher.model_dump(mode="json", exclude=set(outside))
+        drawn = {"student_engine": self.engine.reads} if isinstance(self.teacher, SelfSection) else {}
+        return found | drawn

@@ -101,6 +101,12 @@ class ClusterError(PivotError):
     exit_code = 9
 
 
+class EngineFault(PivotError):
+    """An engine that generates has ended, cannot be reached, or holds another policy than it should."""
+
+    exit_code = 10
+
+
 class StorageError(PivotError):
     """The store cannot be written or reached: disk full, permission, connection."""
 

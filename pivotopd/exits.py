@@ -36,6 +36,7 @@ EXIT_CODES: Final = {
     7: "weights, losses or gradients are not finite",
     8: "runs of a comparison are missing; its report says which",
     9: "a cluster ended or lost a job, or cannot be reached",
+    10: "an engine that generates has ended, cannot be reached, or holds another policy",
     74: "the store cannot be written or reached",
     75: "asked to stop; start the same command again to go on",
     INTERRUPTED: "interrupted with Ctrl-C",

@@ -87,6 +87,8 @@ def load_local_teacher(section: LocalSection, digest: str, *, token_budget: int)
             max_tokens=section.prompt_tokens + section.reply_tokens,
             concurrency=section.concurrency,
             gpu_memory_share=section.gpu_memory_share,
+            policy=digest,
+            section="teacher",
         )
         return LocalTeacher(Speaker(engine, text.codec, name, str(folder)), engine.close)
     policy = load_policy(folder, section.dtype)

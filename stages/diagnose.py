@@ -42,6 +42,7 @@ def playing_reads(config: RunConfig) -> dict[str, Any]:
         ),
         "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
         "dtype": config.update.dtype,
+        "engine": config.engine.reads,
     }
 
 

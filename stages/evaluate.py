@@ -37,6 +37,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
         "environment": config.environment.model_dump(mode="json", exclude={*GAMES, "train_split"}),
         "rollout": config.rollout.model_dump(mode="json", include={"prompt_tokens", "response_tokens"}),
         "dtype": config.update.dtype,
+        "engine": config.engine.reads,
     }
 
 

@@ -36,6 +36,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
             mode="json", include={"max_turns", "history", "prompt", "engine", "wording"}
         ),
         "dtype": config.update.dtype,
+        "engine": config.engine.reads,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -40,6 +40,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
         ),
         "rollout": config.rollout.model_dump(mode="json", exclude={"batch_episodes"}),
         "dtype": config.update.dtype,
+        "engine": config.engine.reads,
         "depth_cut": None if cut is None else {type(cut).__name__: asdict(cut)},
     }
 
@@ -86,7 +87,7 @@ def run(work: Work, job: Job) -> Artifact:
     with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
-        writer.write_log("metrics.json", metrics_text(_metrics(played, limit)))
+        writer.write_log("metrics.json", metrics_text(_metrics(played, limit) | work.parity_metrics))
         return writer.publish(
             counts={
                 "episodes": len(played),
@@ -120,7 +121,7 @@ def _refuse_no_prompt(played: Sequence[Played], prompt_tokens: int) -> None:
         )
 
 
-def _metrics(played: Sequence[Played], limit: int) -> Mapping[str, float]:
+def _metrics(played: Sequence[Played], limit: int) -> dict[str, float]:
     panel = summarise_panel(played)
     returns: dict[str, set[float]] = defaultdict(set)
     for one in played:

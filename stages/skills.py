@@ -35,6 +35,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
             mode="json", include={"temperature", "prompt_tokens", "response_tokens"}
         ),
         "dtype": config.update.dtype,
+        "engine": config.engine.reads,
     }
 
 

@@ -71,8 +71,8 @@ def run(work: Work, job: Job) -> Artifact:
     with watch.phase("read"):
         rows, episodes, labels, lessons = _inputs(work, job)
         retrieved, uses = skills_retrieved(work, job, episodes.values())
-        engine, reference = work.engine(job.inputs["policy"]), work.engine(job.inputs["reference"])
-        larger = work.engine(job.inputs["teacher"]) if "teacher" in job.inputs else None
+        engine, reference = work.scorer(job.inputs["policy"]), work.scorer(job.inputs["reference"])
+        larger = work.scorer(job.inputs["teacher"]) if "teacher" in job.inputs else None
     method = make_method(config.method, config.recovery.depth).at_depth(depth_before(work, job))
     with watch.phase("score"):
         prompter = work.prompter(job.inputs["policy"])

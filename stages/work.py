@@ -15,13 +15,15 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pivotopd.agent.prompting import Prompter
 from pivotopd.artifacts import Artifact, RunLayout, Store
-from pivotopd.config import RunConfig
+from pivotopd.config import RunConfig, SelfSection
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.registry import open_environment
 from pivotopd.ledger import Counts
-from pivotopd.models.base import Sampling
+from pivotopd.models.base import PolicyEngine, Sampling, Scorer
 from pivotopd.models.checkpoint import Policy, load_policy
 from pivotopd.models.devices import compute_device
+from pivotopd.models.engines import Limits, start_engine
+from pivotopd.models.parity import BOUNDS_NATS, Parity, Probe
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
@@ -100,18 +102,24 @@ class Work:
         config: Resolved configuration.
         layout: Where the run lies.
         progress: Tells a person how far a stage is.
+
+    Attributes:
+        parity: What the last parity probe of an engine found; None where none was needed.
     """
 
     config: RunConfig
     layout: RunLayout
     progress: Progress = silent
     _policies: dict[str, Policy] = field(default_factory=dict)
-    _engines: dict[str, TransformersEngine] = field(default_factory=dict)
+    _scorers: dict[str, TransformersEngine] = field(default_factory=dict)
+    _engine: PolicyEngine | None = None
+    parity: Parity | None = None
     _kept: dict[str, Closable] = field(default_factory=dict)
     _counted: Counts = field(default_factory=Counts)
 
     def close(self) -> None:
-        """Free the models; what is asked for afterwards is loaded again."""
+        """End the engines and free the models; what is asked for afterwards is loaded again."""
+        self._end_engine()
         for digest in list(self._policies):
             self._free(digest)
         while self._kept:
@@ -153,7 +161,9 @@ class Work:
     @property
     def spent(self) -> Counts:
         """What this process used so far."""
-        engines = sum((one.counts for one in self._engines.values()), self._counted)
+        engines = sum((one.counts for one in self._scorers.values()), self._counted)
+        if self._engine is not None:
+            engines += self._engine.counts
         return engines + self.environment.counts
 
     @cached_property
@@ -187,11 +197,11 @@ class Work:
         return self._policies[source.digest]
 
     def _free(self, digest: str) -> None:
-        """Let go of a policy and its engine, whose counts remain."""
+        """Let go of a policy and what scores with it, whose counts remain."""
         self._policies.pop(digest)
-        engine = self._engines.pop(digest, None)
-        if engine is not None:
-            self.count(engine.counts)
+        scorer = self._scorers.pop(digest, None)
+        if scorer is not None:
+            self.count(scorer.counts)
 
     def fresh_policy(self, source: Source) -> Policy:
         """Load a policy of which this process keeps no other reference: a learner changes its weights."""
@@ -200,17 +210,104 @@ class Work:
         self.count(Counts(model_loads=1))
         return policy
 
-    def engine(self, source: Source) -> TransformersEngine:
-        """Return the engine of a policy; it generates and scores."""
+    def scorer(self, source: Source) -> Scorer:
+        """Return what scores with a policy: the learner's own kind of model, whatever engine generates.
+
+        Log-probabilities that are subtracted from each other come from here, so that both have one numerics.
+        """
+        return self._model_of(source)
+
+    def _model_of(self, source: Source) -> TransformersEngine:
         policy = self.policy(source)
-        if source.digest not in self._engines:
-            self._engines[source.digest] = TransformersEngine(
+        if source.digest not in self._scorers:
+            self._scorers[source.digest] = TransformersEngine(
                 policy,
                 token_budget=self.config.update.micro_batch_tokens,
                 max_batch=self.config.rollout.batch_episodes,
+                digest=source.digest,
             )
+        return self._scorers[source.digest]
+
+    def engine(self, source: Source) -> PolicyEngine:
+        """Return the one engine that generates, with a policy in it; it is started once a process.
+
+        Another policy is loaded in place: what was returned before has it too.
+
+        Raises:
+            ConfigError: The engine cannot run the model.
+            EngineFault: It has ended, or could not take the policy.
+            NumericsError: It does not give the learner's log-probabilities after a load.
+        """
+        policy = self.policy(source)
+        if self._engine is not None and self._engine.policy == source.digest:
+            return self._engine
+        if isinstance(self._engine, TransformersEngine):
+            self._engine.serve(policy, source.digest)
+            return self._engine
+        try:
+            engine = self._loaded_engine(source)
+        except BaseException:  # a stop signal too: no process is left, no wrong weights are used
+            self._end_engine()
+            raise
+        return engine
+
+    def _loaded_engine(self, source: Source) -> PolicyEngine:
+        if self._engine is None:
+            self._engine = self._start_engine(source)
             self.count(Counts(engine_starts=1))
-        return self._engines[source.digest]
+        else:
+            self._engine.reload(self.policy_folder(source), source.digest)
+        if not isinstance(self._engine, TransformersEngine):
+            self.parity = self._probe(source).check(self._engine, self._model_of(source))
+        return self._engine
+
+    def _start_engine(self, source: Source) -> PolicyEngine:
+        config, update = self.config, self.config.update
+        if config.engine.kind == "transformers":
+            budget, rows = update.micro_batch_tokens, config.rollout.batch_episodes
+            return TransformersEngine(self.policy(source), budget, rows, source.digest)
+        return start_engine(
+            config.engine,
+            self.policy_folder(source),
+            source.digest,
+            dtype=update.dtype,
+            limits=Limits(self._longest, update.micro_batch_tokens, config.rollout.batch_episodes),
+        )
+
+    @property
+    def parity_metrics(self) -> dict[str, float]:
+        """What the probe of the engine's present policy found; nothing where none was needed."""
+        if self.parity is None:
+            return {}
+        return {
+            "rollout/parity_largest_nats": self.parity.largest_nats,
+            "rollout/parity_mean_nats": self.parity.mean_nats,
+        }
+
+    @property
+    def _longest(self) -> int:
+        """Most tokens of a prompt with its response that the policy is asked for."""
+        rollout, teacher = self.config.rollout, self.config.teacher
+        longest = rollout.prompt_tokens + rollout.response_tokens
+        if isinstance(teacher, SelfSection):
+            longest = max(longest, teacher.prompt_tokens + teacher.reply_tokens)
+        return longest
+
+    def _probe(self, source: Source) -> Probe:
+        section, dtype = self.config.engine, self.config.update.dtype
+        bound = section.parity_bound_nats
+        return Probe(
+            section.parity_rows,
+            len(self.policy(source).tokenizer),
+            BOUNDS_NATS[dtype] if bound is None else bound,
+            self._longest,
+        )
+
+    def _end_engine(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self.count(engine.counts)
+            engine.close()
 
     def prompter(self, source: Source) -> Prompter:
         """Return what builds prompts for a policy."""

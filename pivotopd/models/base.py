@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -109,6 +110,35 @@ class Scorer(Protocol):
         self, requests: Sequence[ScoreRequest], top_tokens: int | None
     ) -> list[tuple[Nats, TokenDistributions]]:
         """Return the same, and in the same pass each token's ``top_tokens`` likeliest ids; None for all V."""
+        ...
+
+
+class PolicyEngine(Generator, Scorer, Protocol):
+    """An engine that outlives stages: it has one policy, and takes the next one in place.
+
+    Attributes:
+        policy: Digest of the work that made the loaded weights.
+        counts: What was computed so far.
+    """
+
+    policy: str
+    counts: Counts
+
+    def reload(self, folder: Path, policy: str) -> None:
+        """Replace the weights in place and forget what was computed with the old ones.
+
+        Args:
+            folder: Model folder of the same shape and tokenizer.
+            policy: Digest of the work that made it.
+
+        Raises:
+            ArtifactError: The folder is damaged, or its weights do not fit.
+            EngineFault: The engine has ended.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what the engine runs and free its memory; it is of no use afterwards."""
         ...
 
 

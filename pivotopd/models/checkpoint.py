@@ -62,11 +62,13 @@ class ModelFacts:
         tokenizer: Fingerprint of its tokenizer.
         head_rows: Tokens that its head has logits for.
         positions: Longest input in tokens; None without a limit.
+        architectures: Names of its classes, as its configuration has them.
     """
 
     tokenizer: str
     head_rows: int
     positions: int | None
+    architectures: tuple[str, ...] = ()
 
 
 def model_facts(folder: str | Path) -> ModelFacts:
@@ -78,7 +80,8 @@ def model_facts(folder: str | Path) -> ModelFacts:
     path = Path(folder)
     config = _read_config(path).get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
-    return ModelFacts(fingerprint_of(load_tokenizer(path)), int(config.vocab_size), limit)
+    named = tuple(config.architectures or ())
+    return ModelFacts(fingerprint_of(load_tokenizer(path)), int(config.vocab_size), limit, named)
 
 
 def make_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Policy:

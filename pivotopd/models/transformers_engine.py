@@ -6,6 +6,7 @@ Legend: B rows of a batch, L tokens of a prompt, T longest response, V vocabular
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from pivotopd.models.base import (
     generation_counts,
 )
 from pivotopd.models.batching import TokenBatch, micro_batches
-from pivotopd.models.checkpoint import Policy
+from pivotopd.models.checkpoint import DTYPES, Policy, load_policy
 from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.sampling import draw, uniforms_of
@@ -47,20 +48,53 @@ class TransformersEngine:
         policy: Model and tokenizer.
         token_budget: Most positions (padding included) of a prefill or scoring pass.
         max_batch: Most rows that decode together.
+        digest: Digest of the work that made the policy.
 
     Attributes:
+        policy: Digest of the loaded policy.
         counts: What was computed so far.
 
     Raises:
         ConfigError: A limit is below 1.
     """
 
-    def __init__(self, policy: Policy, token_budget: int = 16_384, max_batch: int = 256) -> None:
+    def __init__(
+        self, policy: Policy, token_budget: int = 16_384, max_batch: int = 256, digest: str = ""
+    ) -> None:
         if token_budget < 1 or max_batch < 1:
             raise ConfigError(f"token_budget {token_budget} and max_batch {max_batch} must be at least 1")
-        self.policy, self.token_budget, self.max_batch = policy, token_budget, max_batch
+        self.token_budget, self.max_batch = token_budget, max_batch
         self.counts = Counts()
+        self.serve(policy, digest)
+
+    def serve(self, policy: Policy, digest: str) -> None:
+        """Go on with a policy that is loaded already; nothing of an earlier one is kept.
+
+        Args:
+            policy: Model and tokenizer.
+            digest: Digest of the work that made it.
+        """
         use_grouped_steps(policy.model)
+        self._loaded, self.policy = policy, digest
+
+    def reload(self, folder: Path, policy: str) -> None:
+        """Load a policy's folder in place of the present one, with its type and on its device.
+
+        Args:
+            folder: Model folder.
+            policy: Digest of the work that made it.
+
+        Raises:
+            ArtifactError: The folder is damaged.
+            NumericsError: A weight is not finite.
+        """
+        device, dtype = self._device, self._loaded.model.dtype
+        loaded = load_policy(folder, next(name for name, one in DTYPES.items() if one == dtype))
+        loaded.model.to(device)
+        self.serve(loaded, policy)
+
+    def close(self) -> None:
+        """Free nothing: the model belongs to who loaded it."""
 
     @property
     def _pass_tokens(self) -> int:
@@ -68,7 +102,7 @@ class TransformersEngine:
 
     @property
     def _device(self) -> torch.device:
-        device: torch.device = self.policy.model.get_input_embeddings().weight.device
+        device: torch.device = self._loaded.model.get_input_embeddings().weight.device
         return device
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
@@ -95,7 +129,7 @@ class TransformersEngine:
         Raises:
             NumericsError: A log-probability is not a number; names the request.
         """
-        values = self._values(requests, lambda batch: (response_logprobs(self.policy.model, batch),))
+        values = self._values(requests, lambda batch: (response_logprobs(self._loaded.model, batch),))
         return [nats.numpy() for (nats,) in values]
 
     def score_distributions(
@@ -111,7 +145,7 @@ class TransformersEngine:
             ConfigError: The vocabulary has fewer ids.
             NumericsError: A log-probability is not a number; names the request.
         """
-        vocabulary = self.policy.model.get_output_embeddings().weight.shape[0]
+        vocabulary = self._loaded.model.get_output_embeddings().weight.shape[0]
         width = vocabulary if top_tokens is None else top_tokens
         if not 1 <= width <= vocabulary:
             raise ConfigError(f"there are no {width} likeliest of {vocabulary} tokens")
@@ -121,7 +155,7 @@ class TransformersEngine:
                 top = logprobs.topk(width, dim=-1)
                 return sampled(logprobs, batch, where), top.indices.int(), top.values
 
-            return response_values(self.policy.model, batch, of_chunk)
+            return response_values(self._loaded.model, batch, of_chunk)
 
         return [
             (nats.numpy(), TokenDistributions(ids.numpy(), top.numpy()))
@@ -148,7 +182,7 @@ class TransformersEngine:
         if not 0 <= sampling.temperature < float("inf") or sampling.max_tokens < 1:
             raise ConfigError(f"not a way to sample: {sampling}", mend="temperature >= 0, max_tokens >= 1")
         longest = max((len(request.prompt_ids) for request in requests), default=1)
-        limit = getattr(self.policy.model.config, "max_position_embeddings", None)
+        limit = getattr(self._loaded.model.config, "max_position_embeddings", None)
         if limit is not None and longest + sampling.max_tokens > limit:
             raise ConfigError(
                 f"prompt of {longest} and response of {sampling.max_tokens} tokens pass the limit {limit}",
@@ -169,7 +203,7 @@ class TransformersEngine:
         return torch.cat(logits)
 
     def _last_logits(self, batch: TokenBatch, cache: SlotCache) -> Tensor:
-        model = self.policy.model
+        model = self._loaded.model
         states = model.base_model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
@@ -183,7 +217,7 @@ class TransformersEngine:
 
     def _step(self, tokens: Tensor, positions: Tensor, used: int, cache: SlotCache) -> Tensor:
         """Feed (B,) tokens at (B,) positions and return the (B, V) logits of what follows."""
-        model = self.policy.model
+        model = self._loaded.model
         cache.start_step(positions, used)
         states = model.base_model(
             input_ids=tokens[:, None],
@@ -205,7 +239,7 @@ class TransformersEngine:
         cache = SlotCache(len(indices), longest + min(limit, GROW_SLOTS))
         logits = self._prefill(requests, indices, cache)
         uniforms = uniforms_of([requests[index].seed for index in indices], limit).to(device)
-        stops = torch.tensor(self.policy.stop_ids, device=device)
+        stops = torch.tensor(self._loaded.stop_ids, device=device)
         out = torch.zeros((len(indices), limit), dtype=torch.int64, device=device)
         nats = torch.zeros((len(indices), limit), dtype=torch.float32, device=device)
         count = torch.zeros(len(indices), dtype=torch.int64, device=device)

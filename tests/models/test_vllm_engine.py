@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import shutil
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pivotopd.config import TinyStudent
-from pivotopd.errors import ConfigError
+from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError
 from pivotopd.models.base import Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import Policy, load_policy, make_policy, read_text_side, save_policy
+from pivotopd.models.parity import Probe
 from pivotopd.models.tiny import build_model, build_tokenizer
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.models.vllm_engine import VllmEngine, check_vllm
@@ -33,6 +39,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if parameter.ndim > 1:
             parameter.data *= 4
     save_policy(make_policy(network, tokenizer), folder)
+    # What a folder recommends must not leak into the draws.
+    cutting = {"do_sample": True, "top_k": 1, "top_p": 0.1, "temperature": 0.2, "repetition_penalty": 3.0}
+    settings = folder / "generation_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | cutting))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def noisy(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model after an update: every weight has moved, the head (tied to the embedding) with them."""
+    one = load_policy(model)
+    draws = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in one.model.parameters():
+            parameter.add_(0.2 * parameter.std() * torch.randn(parameter.shape, generator=draws))
+    folder = tmp_path_factory.mktemp("vllm-noisy") / "model"
+    save_policy(one, folder)
+    shutil.copy(model / "generation_config.json", folder)
     return folder
 
 
@@ -51,7 +75,7 @@ def engine(model: Path, policy: Policy) -> Iterator[VllmEngine]:
             pytest.fail("PIVOTOPD_REQUIRE_VLLM=1, and vLLM is not installed")
         pytest.skip("vLLM is not installed (PIVOTOPD_REQUIRE_VLLM=1 makes this a failure)")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    made = VllmEngine(model, policy.stop_ids, dtype="float32", max_tokens=128, concurrency=8)
+    made = VllmEngine(model, policy.stop_ids, dtype="float32", max_tokens=128, concurrency=8, policy="first")
     yield made
     made.close()
 
@@ -82,8 +106,6 @@ def test_the_most_likely_responses_are_those_of_the_default_engine(
 def test_log_probabilities_are_at_the_sampling_temperature(
     engine: VllmEngine, policy: Policy, temperature: float
 ) -> None:
-    import torch
-
     requests = requests_of(policy)
     found = engine.generate(requests, Sampling(temperature, 12))
     for request, one in zip(requests, found, strict=True):
@@ -121,8 +143,6 @@ def test_all_of_the_support_is_drawn(engine: VllmEngine, policy: Policy) -> None
     prompt = requests_of(policy)[0].prompt_ids
     found = engine.generate([Request(prompt, seed) for seed in range(600)], Sampling(1.0, 1))
     nats = np.array([float(one.logprobs_nats[0]) for one in found])
-    import torch
-
     with torch.inference_mode():
         logits = policy.model(input_ids=torch.tensor([list(prompt)])).logits[0, -1].double()
     exact = torch.log_softmax(logits, dim=-1).numpy()
@@ -139,6 +159,120 @@ def test_what_does_not_fit_is_refused(engine: VllmEngine, policy: Policy) -> Non
         engine.generate([Request([5] * 120, 0)], Sampling(1.0, 9))
     with pytest.raises(ConfigError, match="not a way to sample"):
         engine.generate(requests_of(policy), Sampling(-1.0, 9))
+
+
+@pytest.mark.slow
+def test_scores_are_those_of_the_default_engine(engine: VllmEngine, policy: Policy) -> None:
+    rng = np.random.default_rng(3)
+    size = len(policy.tokenizer)
+    requests = [
+        ScoreRequest(rng.integers(3, size, 20).tolist(), rng.integers(3, size, 1 + row).tolist())
+        for row in range(5)
+    ]
+    before, default = engine.counts, TransformersEngine(policy)
+    for ours, theirs in zip(engine.score(requests), default.score(requests), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    spent = engine.counts - before
+    assert (spent.scored_rows, spent.scored_context_tokens, spent.scored_tokens) == (5, 100, 15)
+    for top in (3, None):
+        found = engine.score_distributions(requests, top)
+        wanted = default.score_distributions(requests, top)
+        for (nats, ours_), (theirs, likeliest) in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(nats, theirs, atol=1e-4)
+            np.testing.assert_allclose(ours_.nats, likeliest.nats, atol=1e-4)
+            assert ours_.ids.shape == likeliest.ids.shape
+    assert engine.score([]) == []
+
+
+@pytest.mark.slow
+def test_prompts_that_begin_alike_are_computed_once(engine: VllmEngine, policy: Policy) -> None:
+    long = np.random.default_rng(9).integers(3, len(policy.tokenizer), 100).tolist()
+    engine.generate([Request(long, 0)], Sampling(1.0, 1))
+    (again,) = engine.generate([Request([*long, 5], 0)], Sampling(1.0, 1))
+    assert 0 < again.cached_tokens <= 100
+
+
+@pytest.mark.slow
+def test_the_probe_sees_the_stale_head_and_the_mended_reload_has_none(
+    engine: VllmEngine, model: Path, noisy: Path, policy: Policy
+) -> None:
+    probe = Probe(rows=4, vocabulary=len(policy.tokenizer), bound_nats=0.01)
+    old, new = TransformersEngine(policy), TransformersEngine(load_policy(noisy))
+    assert policy.model.config.tie_word_embeddings
+    assert probe.check(engine, old).largest_nats < 1e-3
+    with pytest.raises(NumericsError, match=r"nats apart, 0\.01 are allowed") as caught:
+        probe.check(engine, new)
+    assert caught.value.exit_code == 7
+
+    engine.reload(noisy, "second", mend_head=False)
+    assert engine.policy == "second", "vLLM reports success"
+    with pytest.raises(NumericsError, match="nats apart"):
+        probe.check(engine, new)
+
+    engine.reload(noisy, "second")
+    long = np.random.default_rng(9).integers(3, len(policy.tokenizer), 100).tolist()
+    (fresh,) = engine.generate([Request(long, 0)], Sampling(1.0, 1))
+    assert fresh.cached_tokens == 0, "what the old weights computed is forgotten"
+    assert probe.check(engine, new).largest_nats < 1e-3
+    with pytest.raises(NumericsError):
+        probe.check(engine, old)
+
+    engine.reload(model, "first")
+    assert probe.check(engine, old).largest_nats < 1e-3
+
+
+@pytest.mark.slow
+def test_another_model_or_a_damaged_folder_leaves_the_engine_as_it_was(
+    engine: VllmEngine, model: Path, policy: Policy, tmp_path: Path
+) -> None:
+    prompts, sampling = requests_of(policy), Sampling(0.0, 4)
+    before = [one.response_ids.tolist() for one in engine.generate(prompts, sampling)]
+    other = tmp_path / "other"
+    tokenizer = build_tokenizer([*PHRASES, "a word that the model does not know"])
+    save_policy(make_policy(build_model(SHAPE, tokenizer, 0), tokenizer), other)
+    with pytest.raises(ArtifactError, match="another model"):
+        engine.reload(other, "other")
+    half = shutil.copytree(model, tmp_path / "half")
+    weights = half / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ArtifactError, match="damaged"):
+        engine.reload(half, "half")
+    assert engine.policy == "first"
+    assert [one.response_ids.tolist() for one in engine.generate(prompts, sampling)] == before
+
+
+@pytest.mark.slow
+def test_the_end_of_its_process_is_one_error(engine: VllmEngine, policy: Policy) -> None:
+    """The last test with the engine: it is dead afterwards."""
+    children = children_of(os.getpid())
+    assert children
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    with pytest.raises(EngineFault, match="vLLM's process ended") as caught:
+        engine.generate(requests_of(policy), Sampling(1.0, 12))
+    assert caught.value.exit_code == 10
+    assert "engine.gpu_memory_share" in str(caught.value.mend)
+    with pytest.raises(EngineFault, match="has been ended"):
+        engine.generate(requests_of(policy), Sampling(1.0, 12))
+    engine.close()
+    deadline = time.monotonic() + 60
+    while children_of(os.getpid()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not children_of(os.getpid())
+
+
+def children_of(process: int) -> list[int]:
+    """Return the engine's processes: children that have not ended, without Python's resource tracker."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            command = (folder / "cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue
+        if int(parent) == process and state not in "ZX" and b"resource_tracker" not in command:
+            found.append(int(folder.name))
+    return found
 
 
 def test_an_engine_is_told_what_the_default_one_reads(model: Path) -> None:

@@ -1,0 +1,42 @@
+"""The section ``engine`` of a configuration: what generates, and how it is sized."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from pivotopd.section import Count, Positive, Section
+
+CUTTING: Final = frozenset(
+    {
+        "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    }
+)  # fmt: skip
+"""Ways to sample that cut or bend the distribution: log-probabilities would not be those of the draws."""
+
+
+class EngineSection(Section):
+    """What generates in rollouts, recoveries and evaluations; the learner's own model scores."""
+
+    kind: Literal["transformers", "vllm"] = "transformers"
+    """`vllm` is the extra `pivotopd[vllm]`. The two draw different responses."""
+    fallback: Literal["none", "transformers"] = "none"
+    """What runs a model that vLLM does not know: `none` refuses it."""
+    gpu_memory_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of a GPU's memory that vLLM reserves, beside the learner."""
+    tensor_parallel: Count = 1
+    """GPUs that each matrix of the model is spread over."""
+    data_parallel: Count = 1
+    """Copies of the model; an engine inside the run's own process is one copy."""
+    concurrency: Count = 256
+    """Most responses that vLLM writes at once; a result never depends on it."""
+    parity_rows: Count = 8
+    """Sequences of the parity probe after each load: engine and learner give their log-probabilities."""
+    parity_bound_nats: Positive | None = None
+    """Largest difference of a token's; null is 0.01 (float32) or 0.5 (bfloat16); beyond it the run stops."""
+
+    @property
+    def reads(self) -> dict[str, Any]:
+        """What decides an engine's draws; sizes and memory do not."""
+        return self.model_dump(mode="json", include={"kind", "fallback"})

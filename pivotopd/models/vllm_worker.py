@@ -1,0 +1,80 @@
+"""What vLLM's worker processes are asked to do for a run: take new weights, end with the run's process.
+
+vLLM imports this class by name in each worker and adds its methods to the worker's own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+WORKER_CLASS: Final = "pivotopd.models.vllm_worker.PolicyWorker"
+_LOOK_S: Final = 1.0
+
+
+class PolicyWorker:
+    """Methods of a worker; the attributes are those of vLLM's class."""
+
+    model_runner: Any
+    vllm_config: Any
+
+    def reload_policy(self, folder: str, mend_head: bool) -> None:
+        """Replace the weights by those of a folder.
+
+        On a CPU a tied output head is a packed copy of the embedding, which vLLM's own reload leaves as it
+        was, without a word.
+
+        Args:
+            folder: Model folder.
+            mend_head: Pack the head anew; false leaves vLLM's own result, for tests.
+        """
+        from vllm.config import set_current_vllm_config  # noqa: PLC0415 - in workers only
+
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.reload_weights(weights_path=folder)
+            if mend_head:
+                _tie_again(self.model_runner.get_model())
+
+    def end_with(self, process: int) -> None:
+        """Kill this worker when the run's process is gone, however it went.
+
+        Args:
+            process: Its id.
+        """
+        threading.Thread(target=_watch, args=(process, _started(process)), daemon=True).start()
+
+
+def _tie_again(model: Any) -> None:
+    from vllm.platforms import current_platform  # noqa: PLC0415 - in workers only
+
+    head, body = getattr(model, "lm_head", None), getattr(model, "model", None)
+    embedding = getattr(body, "embed_tokens", None)
+    tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if not tied or head is None or embedding is None or head is embedding:
+        return
+    head.weight = embedding.weight
+    if current_platform.is_cpu():
+        from vllm.model_executor.layers.utils import (  # noqa: PLC0415 - in workers only
+            dispatch_cpu_unquantized_gemm,
+        )
+
+        dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+
+
+def _watch(process: int, started: str) -> None:
+    while _started(process) == started:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _started(process: int) -> str:
+    """Return when a process started, in the kernel's ticks; empty where it is gone (proc(5))."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
