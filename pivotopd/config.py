@@ -303,6 +303,17 @@ StudentSection = Annotated[
 ]
 
 
+class LoraSection(Section):
+    """LoRA: small matrices are trained beside frozen weights (extra `pivotopd[lora]`)."""
+
+    rank: Count = 16
+    """Rank of the small matrices."""
+    alpha: Positive = 32.0
+    """Their product is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Layers that get them, by the ends of their names."""
+
+
 class UpdateSection(Section):
     """The PPO update."""
 
@@ -314,6 +325,12 @@ class UpdateSection(Section):
     """Rows an optimizer step."""
     micro_batch_tokens: Count = 16_384
     """Most tokens (with padding) a forward pass; the result does not depend on it."""
+    packing: bool = True
+    """Rows behind each other in one sequence, none of them padded; the result does not depend on it."""
+    lora: LoraSection | None = None
+    """Train adapters in place of all weights; null trains all. Checkpoints hold the merged weights."""
+    gradient_checkpointing: bool = False
+    """Compute each layer twice, to keep only its input; the result does not depend on it."""
     clip_ratio: Positive = 0.2
     """PPO clip (eps), both sides."""
     kl_coefficient: NonNegative = 0.01
@@ -324,8 +341,10 @@ class UpdateSection(Section):
     """Subtracted from the score of a row with an invalid reply; null takes the environment's (0.1)."""
     idle_limit: Annotated[int, Field(ge=0)] = 0
     """Iterations in a row that may pass with nothing won and no advantage but zero; then exit code 6."""
-    zero_stage: Literal[0, 1, 2] = 1
-    """DeepSpeed ZeRO stage."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """DeepSpeed ZeRO stage: what ranks share out. 1 optimizer state, 2 and gradients, 3 and weights."""
+    ranks: Count = 1
+    """Processes of the update on this machine, one a GPU; the result depends on their number by rounding."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Weights and computation."""
 

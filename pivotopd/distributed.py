@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch.distributed as dist
 
 from pivotopd.compiled_operators import extensions_folder, one_at_a_time
 from pivotopd.errors import ConfigError
+from pivotopd.models.devices import compute_device
 
 _LOG = logging.getLogger(__name__)
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -35,13 +37,15 @@ def join() -> Any:
     Raises:
         ConfigError: A launcher's environment is incomplete, or the operator does not compile.
     """
-    on_gpu = torch.cuda.is_available()
+    on_gpu = compute_device().type == "cuda"
     if not on_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     ours = str(extensions_folder())
     folder = os.environ.setdefault("TORCH_EXTENSIONS_DIR", ours)  # a child process finds it set
     if not dist.is_initialized():
         _join_torch("nccl" if on_gpu else "gloo")
+    # DeepSpeed calls torch by names that torch is about to drop
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     with quiet(), _own_programs_first():
         import deepspeed  # noqa: PLC0415 - heavy, and DS_ACCELERATOR must be set before
 
@@ -58,6 +62,23 @@ def join() -> Any:
                 "can be written: the first start compiles an operator there",
             ) from error
     return deepspeed
+
+
+def meet(place: Path, rank: int, ranks: int) -> None:
+    """Join a process group of this machine through a file: no port of ours is opened, none can be taken.
+
+    Args:
+        place: The file, the same and new for all; its folder exists.
+        rank: This process's rank, which is also the number of its GPU.
+        ranks: How many there are.
+    """
+    os.environ["LOCAL_RANK"] = str(rank)
+    on_gpu = compute_device().type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    store = dist.FileStore(str(place), ranks)  # type: ignore[attr-defined]  # as HashStore below
+    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=ranks)
+    atexit.register(_leave)
 
 
 def _load_operator(deepspeed: Any) -> None:

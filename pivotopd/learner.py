@@ -21,13 +21,16 @@ from torch import Tensor
 
 from pivotopd import distributed
 from pivotopd.config import UpdateSection
-from pivotopd.errors import ArtifactError, NothingToTrainOn, NumericsError
-from pivotopd.learner_setup import deepspeed_settings
+from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
+from pivotopd.learner_setup import deepspeed_settings, recompute_layers, scored_by
+from pivotopd.learner_state import STATE_FILE, load_state, save_state, whole_weights
 from pivotopd.methods.base import AuxiliaryLoss, Target
+from pivotopd.models.attention import use_grouped_steps
 from pivotopd.models.base import Nats
 from pivotopd.models.batching import TokenBatch, micro_batches
-from pivotopd.models.checkpoint import Policy, save_policy
-from pivotopd.models.logprobs import CHUNK_TOKENS, response_logprobs, response_values, sampled
+from pivotopd.models.checkpoint import Policy, check_finite, save_policy, weights_digest
+from pivotopd.models.logprobs import response_logprobs, response_values, sampled
+from pivotopd.models.lora import add_adapters, merged_weights
 from pivotopd.objective import LossParts, ppo_loss
 from pivotopd.seeds import rng_of
 from pivotopd.target_loss import BatchTargets, batch_targets
@@ -36,11 +39,7 @@ from pivotopd.training_rows import StepReport, TrainingRow
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["STATE_FOLDER", "Learner", "StepReport", "TrainingRow"]
-
-STATE_FOLDER = "deepspeed"
-"""Sub-folder of a checkpoint with the optimizer's state and the exact weights."""
-_TAG = "state"
+__all__ = ["Learner", "StepReport", "TrainingRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class _Share:
 class _Scored(torch.nn.Module):
     """What DeepSpeed wraps: its hooks stay on this shell and die with it, not on the policy's own model."""
 
-    def __init__(self, model: PreTrainedModel, chunk_tokens: int) -> None:
+    def __init__(self, model: PreTrainedModel, chunk_tokens: int | None) -> None:
         super().__init__()
         self.model, self._chunk_tokens = model, chunk_tokens
 
@@ -82,7 +81,7 @@ class Learner:
     Args:
         policy: The policy to train; its model is trained in place.
         config: The update's section.
-        chunk_tokens: Tokens whose logits exist at once.
+        chunk_tokens: Tokens whose logits exist at once; None fits them to the vocabulary.
         auxiliary: The method's loss beside PPO, or None.
 
     Raises:
@@ -94,20 +93,28 @@ class Learner:
         policy: Policy,
         config: UpdateSection,
         *,
-        chunk_tokens: int = CHUNK_TOKENS,
+        chunk_tokens: int | None = None,
         auxiliary: AuxiliaryLoss | None = None,
     ) -> None:
         self._policy, self._config, self._auxiliary = policy, config, auxiliary
         deepspeed = distributed.join()
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        if config.lora is not None:
+            add_adapters(policy.model, config.lora)
+        use_grouped_steps(policy.model)  # the attention that keeps packed rows apart
         # eval: a dropout layer would make the first ratio differ from 1
         model = _Scored(policy.model.to(dtype), chunk_tokens).eval()
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(
-            model.parameters(), config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
+            trained, config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
         )
-        settings = deepspeed_settings(config, sum(weight.numel() for weight in model.parameters()))
+        settings = deepspeed_settings(config, sum(weight.numel() for weight in trained))
         with distributed.quiet():
             self._engine: Any = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
+        if config.zero_stage == 3:
+            scored_by(deepspeed, model, policy.model)
+        if config.gradient_checkpointing:
+            recompute_layers(policy.model)
         self._world, self._rank = dist.get_world_size(), dist.get_rank()
 
     def __enter__(self) -> Self:
@@ -119,7 +126,10 @@ class Learner:
         self.close()
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks and buffers off the model. The policy keeps its trained weights."""
+        """Take DeepSpeed's hooks and buffers off the model.
+
+        The policy keeps its trained weights, unless ZeRO 3 has spread them over the ranks.
+        """
         if self._engine is not None:
             self._engine.destroy()
             self._engine = None
@@ -137,6 +147,7 @@ class Learner:
         Raises:
             NothingToTrainOn: No token is left to train on; the weights are untouched.
             NumericsError: Every step was skipped; the weights are untouched.
+            ConfigError: The accelerator's memory is too small.
         """
         if not any(row.keep.any() for row in rows):
             raise NothingToTrainOn(
@@ -146,16 +157,26 @@ class Learner:
         order = rng_of("order of update rows", seed).permutation(len(rows)).tolist()
         size = self._config.mini_batch_rows
         starts = range(0, len(rows), size)
-        reports = [
-            self._step(step, [rows[index] for index in order[start : start + size]])
-            for step, start in enumerate(starts)
-        ]
+        try:
+            reports = [
+                self._step(step, [rows[index] for index in order[start : start + size]])
+                for step, start in enumerate(starts)
+            ]
+        except torch.OutOfMemoryError as error:
+            raise _too_small(self._config, error) from error
         if all(report.skipped for report in reports):
             raise NumericsError(
                 f"no gradient of {len(reports)} optimizer steps was finite",
                 mend="lower update.learning_rate, or check the weights of the checkpoint",
             )
         return reports
+
+    def train(
+        self, rows: Sequence[TrainingRow], seed: int, auxiliary: AuxiliaryLoss | None
+    ) -> list[StepReport]:
+        """Do what :meth:`update` does, with this loss beside PPO from here on."""
+        self._auxiliary = auxiliary
+        return self.update(rows, seed)
 
     def _step(self, step: int, rows: Sequence[TrainingRow]) -> StepReport:
         """Train on one mini-batch."""
@@ -179,9 +200,9 @@ class Learner:
         turn = np.arange(len(rows)) % (2 * self._world)
         owner = np.minimum(turn, 2 * self._world - 1 - turn)
         mine = [row for row, rank in zip(by_length, owner, strict=True) if rank == self._rank]
-        batches = micro_batches(mine, self._config.micro_batch_tokens)
+        batches = micro_batches(mine, self._config.micro_batch_tokens, packed=self._config.packing)
         most = int(distributed.largest([len(batches)], self._engine.device)[0])
-        idle = micro_batches([by_length[-1]], self._config.micro_batch_tokens)
+        idle = micro_batches([by_length[-1]], self._config.micro_batch_tokens, packed=self._config.packing)
         return _Share(
             batches=[*batches, *idle * (most - len(batches))],
             idle_from=len(batches),
@@ -274,56 +295,59 @@ class Learner:
             ratio_gap=gap,
         )
 
+    def weights_digest(self) -> str:
+        """Return the digest of the policy's weights. All ranks take part."""
+        with whole_weights(self._engine):
+            return weights_digest(self._policy.model, self._weights())
+
+    def check_finite(self, where: str, mend: str) -> None:
+        """Refuse weights that are not finite. All ranks take part.
+
+        Raises:
+            NumericsError: Names the first such tensor.
+        """
+        with whole_weights(self._engine):
+            check_finite(self._policy.model, where=where, mend=mend)
+
+    def _weights(self) -> dict[str, Tensor] | None:
+        """The policy's weights where its model has others: adapters."""
+        return None if self._config.lora is None else merged_weights(self._policy.model)
+
     def save(self, folder: Path) -> None:
-        """Write the policy in Hugging Face form and DeepSpeed's state below it, into a folder.
+        """Write the policy in Hugging Face form, and the optimizer's state beside it. All ranks take part.
 
         The folder is not atomic: give a temporary one and publish it after this returns.
+
+        Raises:
+            StorageError: The folder cannot be written.
         """
-        if self._rank == 0:
-            save_policy(self._policy, folder)
-        dist.barrier()
-        with distributed.quiet():
-            self._engine.save_checkpoint(str(folder / STATE_FOLDER), tag=_TAG, save_latest=False)
+        with whole_weights(self._engine):
+            if self._rank == 0:
+                save_policy(self._policy, folder, self._weights())
+        save_state(self._engine, folder / STATE_FILE, writes=self._rank == 0)
         dist.barrier()
 
     def load(self, folder: Path) -> None:
         """Take weights and optimizer state from a saved folder, bit by bit; settings stay those configured.
 
+        With LoRA the frozen weights are those that this learner began with: the initial policy's.
+
+        The number of ranks and the ZeRO stage need not be those that saved it.
+
         Raises:
-            ArtifactError: The folder has no state, or one of another number of ranks or another model.
+            ArtifactError: The folder has no state, a damaged one, or one of another model.
         """
-        state = folder / STATE_FOLDER
-        if not (state / _TAG).is_dir():
-            raise ArtifactError(
-                "the checkpoint has no optimizer state",
-                where=str(state / _TAG),
-                mend="start from its weights only, or take a checkpoint that an update wrote",
-            )
-        from deepspeed.runtime.zero.utils import ZeRORuntimeException  # noqa: PLC0415 - after join()
+        load_state(self._engine, folder / STATE_FILE)
 
-        faults = (
-            *(RuntimeError, OSError, AssertionError, KeyError, ValueError, ZeRORuntimeException),
-            *(AttributeError, TypeError),  # stage 0 finds None in a state of ZeRO 1 or 2
-        )
-        try:
-            with distributed.quiet():
-                self._engine.load_checkpoint(str(state), tag=_TAG, load_lr_scheduler_states=False)
-        except faults as error:
-            raise ArtifactError(
-                f"the optimizer state does not fit this learner: {str(error).strip().splitlines()[0]}",
-                where=str(state / _TAG),
-                mend=f"load it with the number of ranks, model and ZeRO stage it was saved with (now "
-                f"{self._world} ranks, stage {self._config.zero_stage})",
-            ) from error
-        self._set_hyper_parameters()
 
-    def _set_hyper_parameters(self) -> None:
-        """Put the configured values back: DeepSpeed takes those of the checkpoint along with its moments."""
-        optimizer = self._engine.optimizer
-        for group in optimizer.param_groups:
-            group["lr"], group["weight_decay"] = self._config.learning_rate, self._config.weight_decay
-        if hasattr(optimizer, "clip_grad"):  # DeepSpeed's own optimizers; without one the engine clips
-            optimizer.clip_grad = self._config.gradient_clip
+def _too_small(config: UpdateSection, error: torch.OutOfMemoryError) -> ConfigError:
+    """Return the error of a memory that does not hold a micro-batch."""
+    also = "" if config.gradient_checkpointing else ", or set update.gradient_checkpointing=true"
+    return ConfigError(
+        f"the accelerator's memory is too small for the update: {str(error).strip().splitlines()[0][:160]}",
+        where=f"update.micro_batch_tokens={config.micro_batch_tokens}",
+        mend=f"lower update.micro_batch_tokens{also}; the result depends on neither",
+    )
 
 
 def _or_nan(values: Nats | None, size: int) -> list[float]:

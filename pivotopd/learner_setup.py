@@ -1,10 +1,15 @@
-"""From the update's configuration to DeepSpeed's."""
+"""From the update's configuration to DeepSpeed's, and what a model needs under it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from pivotopd.config import UpdateSection
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _BUCKET_NUMBERS = 500_000_000
 
@@ -34,3 +39,25 @@ def deepspeed_settings(config: UpdateSection, weights: int) -> dict[str, Any]:
             "overlap_comm": False,
         },
     }
+
+
+def scored_by(deepspeed: Any, shell: torch.nn.Module, model: PreTrainedModel) -> None:
+    """Tell ZeRO 3 that a module uses the model's head, which it never calls, in both of its passes."""
+    head = model.get_output_embeddings()
+    for weight in (head.weight, head.bias):
+        if weight is not None:
+            deepspeed.zero.register_external_parameter(shell, weight)
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Keep only the layers' inputs for the backward pass, which computes each layer a second time.
+
+    transformers does so in training mode alone. So the layers themselves are put into it, but nothing in
+    them: a dropout stays off.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer  # noqa: PLC0415 - heavy
+
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True

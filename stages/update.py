@@ -6,8 +6,6 @@ updates, and the checkpoint at ``RUN/checkpoints/<digest of this job>``.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -16,13 +14,10 @@ import numpy as np
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.depth import Depth
-from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
-from pivotopd.learner import Learner, StepReport, TrainingRow
+from pivotopd.errors import NothingToTrainOn
 from pivotopd.ledger import Counts
-from pivotopd.methods.base import AuxiliaryLoss, Nats, Row, TokenAdvantage
+from pivotopd.methods.base import AuxiliaryLoss, Row, TokenAdvantage
 from pivotopd.methods.registry import make_method
-from pivotopd.models.checkpoint import check_finite, weights_digest
 from pivotopd.records import (
     Advantage,
     Distribution,
@@ -34,25 +29,32 @@ from pivotopd.records import (
     Turn,
     Update,
 )
-from pivotopd.scoring import RowDistributions, Scored, Signaller, distribution_records
+from pivotopd.scoring import Scored, Signaller, distribution_records
 from pivotopd.seeds import seed_of
+from pivotopd.training_rows import StepReport, TrainingRow
 from stages.ablations import labels_read
 from stages.depth import depth_before, store_depth
+from stages.learners import learner_at
 from stages.metrics import metrics_text
 from stages.retrieval import skills_retrieved
+from stages.update_metrics import depth_metrics, signal_metrics, step_metrics
+from stages.update_rows import method_row, training_row
 from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (Signal, Distribution, Advantage, Update, SkillUse)
 
+HOW = ("micro_batch_tokens", "packing", "gradient_checkpointing", "ranks")
+"""Settings of the update that change its memory and time, and its result by rounding alone."""
+
 
 def reads(config: RunConfig) -> dict[str, Any]:
-    """Return what this stage reads of a configuration; the micro-batch size changes nothing and stays out."""
+    """Return what this stage reads of a configuration; how the same update is computed stays out."""
     scores_skills = make_method(config.method, config.recovery.depth).needs.skill
     return {
         **({"skills": config.skills.top} if scores_skills else {}),
         "seed": config.seed,
         "method": config.method.model_dump(mode="json"),
-        "update": config.update.model_dump(mode="json", exclude={"micro_batch_tokens", "idle_limit"}),
+        "update": config.update.model_dump(mode="json", exclude={*HOW, "idle_limit"}),
         "history": config.environment.history,
         "prompt_tokens": config.rollout.prompt_tokens,
     }
@@ -81,19 +83,19 @@ def run(work: Work, job: Job) -> Artifact:
         penalty = config.update.invalid_penalty
         penalty = work.environment.invalid_penalty if penalty is None else penalty
         method_rows = [
-            _row(row, signal, beside, episodes[row.episode], penalty)
+            method_row(row, signal, beside, episodes[row.episode], penalty)
             for row, signal, beside in zip(rows, scored.signals, scored.distributions, strict=True)
         ]
         advantages = method.advantages(method_rows, job.iteration or 0)
     training = [
-        _training_row(*parts) for parts in zip(rows, scored.signals, method_rows, advantages, strict=True)
+        training_row(*parts) for parts in zip(rows, scored.signals, method_rows, advantages, strict=True)
     ]
     counts = _signal_counts(job, training, episodes, config.update.idle_limit)
     with watch.phase("learn"):
         reports, weights = _learn(work, job, training, method.auxiliary)
     counts |= _step_counts(reports) | _score_counts(scored)
     depth = method.next_depth(method_rows, job.iteration or 0)
-    metrics = {**_signal_metrics(rows, scored, advantages), **_depth_metrics(depth), **_step_metrics(reports)}
+    metrics = {**signal_metrics(rows, scored, advantages), **depth_metrics(depth), **step_metrics(reports)}
     updates = [Update(run=work.layout.run, iteration=job.iteration or 0, **_fields(one)) for one in reports]
     with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Signal, scored.signals)
@@ -114,20 +116,6 @@ def run(work: Work, job: Job) -> Artifact:
             seconds=watch.seconds,
             notes={"weights": weights},
         )
-
-
-def _training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantage) -> TrainingRow:
-    return TrainingRow(
-        prompt_ids=row.prompt_ids,
-        response_ids=row.response_ids,
-        advantage=advantage.total,
-        old_nats=seen.plain_nats,
-        reference_nats=_nats(signal.reference_nats),
-        mask=seen.mask,
-        is_recovery=row.source == "recovery",
-        teacher_nats=advantage.auxiliary_nats,
-        targets=advantage.targets,
-    )
 
 
 def _signal_counts(
@@ -200,40 +188,6 @@ def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[
     return rows, episodes, labels, lessons
 
 
-def _nats(values: Sequence[float] | None) -> Nats:
-    return np.asarray(values if values is not None else (), dtype=np.float32)
-
-
-def _row(row: Turn, signal: Signal, beside: RowDistributions, episode: Episode, penalty: float) -> Row:
-    """Return a row as methods see it; a truncated response is masked."""
-    trains = row.finish_reason != "length"
-    return Row(
-        episode=row.episode,
-        group=row.group,
-        source="recovery" if row.source == "recovery" else "rollout",
-        episode_return=episode.episode_return,
-        penalty=0.0 if row.valid or row.source == "recovery" else penalty,
-        plain_nats=_nats(signal.plain_nats),
-        hinted_nats=_maybe(signal.hinted_nats),
-        lesson_nats=_maybe(signal.lesson_nats),
-        mask=np.full(len(row.response_ids), trains, dtype=np.bool_),
-        turn=row.turn,
-        observation_key=row.observation,
-        won=episode.won,
-        skill_nats=_maybe(signal.skill_nats),
-        peer_nats=_maybe(signal.peer_nats),
-        teacher_nats=_maybe(signal.teacher_nats),
-        action_mask=None if signal.action_mask is None else np.asarray(signal.action_mask, np.bool_),
-        hinted_distributions=beside.hint,
-        lesson_distributions=beside.lesson,
-        skill_distributions=beside.skill,
-    )
-
-
-def _maybe(values: Sequence[float] | None) -> Nats | None:
-    return None if values is None else _nats(values)
-
-
 def _winners(episodes: Mapping[str, Episode]) -> list[str]:
     """Return the ids of the won episodes, in the order of samples: who is a peer to learn from."""
     won = [episode for episode in episodes.values() if episode.won]
@@ -243,41 +197,23 @@ def _winners(episodes: Mapping[str, Episode]) -> list[str]:
 def _learn(
     work: Work, job: Job, training: Sequence[TrainingRow], auxiliary: AuxiliaryLoss | None
 ) -> tuple[list[StepReport], str]:
-    """Take the update on a fresh copy of the policy; publish the checkpoint unless nothing was learned.
+    """Take the update with the run's learner; publish the checkpoint unless nothing was learned.
 
     Raises:
-        ConfigError: Several ranks run the stage: it publishes the checkpoint of one.
         NumericsError: No gradient was finite, or a weight is not any more; no checkpoint is written.
+        ClusterError: A rank of the learner ended; no checkpoint is written.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "the update stage runs on one rank",
-            where=f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
-            mend="start it without torchrun",
-        )
-    source = job.inputs["policy"]
-    policy = work.fresh_policy(source)
     seed = seed_of("update", work.config.seed, job.iteration or 0)
-    with Learner(policy, work.config.update, auxiliary=auxiliary) as learner:
-        work.count(Counts(learner_starts=1))
-        if source.prefix == work.layout.checkpoints:
-            learner.load(work.policy_folder(source))
-        reports = learner.update(training, seed)
-        if reports and all(report.skipped for report in reports):
-            raise NumericsError(
-                f"the gradient was not finite in all {len(reports)} optimizer steps",
-                where=f"update of iteration {job.iteration}",
-                mend="lower update.learning_rate or the method's weights; the checkpoint is as it was",
-            )
-        check_finite(
-            policy.model,
+    with learner_at(work, job.inputs["policy"], job.inputs["reference"], then=job.digest) as learner:
+        reports = learner.train(training, seed, auxiliary)
+        learner.check_finite(
             where=f"update of iteration {job.iteration}, before its checkpoint",
             mend="lower update.learning_rate; the checkpoint before is as it was",
         )
         checkpoint = Job(
             "checkpoint", job.iteration, work.layout.checkpoints, job.digest, job.code, job.reads, job.inputs
         )
-        weights = weights_digest(policy.model)
+        weights = learner.weights_digest()
         with work.begin(checkpoint) as writer:
             with writer.local_folder() as folder:
                 learner.save(folder)
@@ -305,67 +241,6 @@ def _advantage(row: Turn, seen: Row, advantage: TokenAdvantage) -> Advantage:
 def _fields(report: StepReport) -> dict[str, Any]:
     known = set(Update.__dataclass_fields__)
     return {name: value for name, value in asdict(report).items() if name in known}
-
-
-def _signal_metrics(
-    rows: Sequence[Turn], scored: Scored, advantages: Sequence[TokenAdvantage]
-) -> Mapping[str, float]:
-    """Return how far hints move the student, and how large each part of the advantage is."""
-    gaps: dict[str, list[float]] = {"recovery": [], "rollout": []}
-    lost: list[float] = []
-    for row, signal in zip(rows, scored.signals, strict=True):
-        if signal.hinted_nats is not None:
-            gaps[row.source].append(float(np.sum(_nats(signal.hinted_nats) - _nats(signal.plain_nats))))
-        if signal.teacher_nats is not None:
-            lost += (_nats(signal.plain_nats) - _nats(signal.teacher_nats)).tolist()
-    parity = [
-        float(np.max(np.abs(_nats(signal.plain_nats) - _nats(row.behaviour_logprobs_nats)), initial=0.0))
-        for row, signal in zip(rows, scored.signals, strict=True)
-        if row.source == "rollout" and math.isclose(row.temperature, 1.0)
-    ]
-    return {
-        "update/recovery_log_ratio_nats": float(np.mean(gaps["recovery"])) if gaps["recovery"] else 0.0,
-        "update/prevention_log_ratio_nats": float(np.mean(gaps["rollout"])) if gaps["rollout"] else 0.0,
-        **({"update/teacher_reverse_kl_nats": float(np.mean(lost))} if lost else {}),
-        **_target_metrics(advantages),
-        "update/engine_parity_max_nats": max(parity, default=0.0),
-        "update/advantage_abs_mean": float(
-            np.mean(np.abs(np.concatenate([one.total for one in advantages]))) if advantages else 0.0
-        ),
-    }
-
-
-def _target_metrics(advantages: Sequence[TokenAdvantage]) -> dict[str, float]:
-    """Return how much of the self-teacher's probability the kept ids hold; nothing without targets."""
-    targets = [target for one in advantages for target in one.targets]
-    masses = [np.exp(target.distributions.nats, dtype=np.float64).sum(axis=1) for target in targets]
-    return {"update/target_mass_mean": float(np.mean(np.concatenate(masses)))} if masses else {}
-
-
-def _depth_metrics(depth: Depth) -> dict[str, float]:
-    """Return what the method's probes of depth have found; nothing for methods without them."""
-    named = {"update/depth_average_turns": depth.average_turns, "update/depth_cap_turns": depth.cap_turns}
-    return {name: float(value) for name, value in named.items() if value is not None}
-
-
-def _step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:
-    taken = [report for report in reports if not report.skipped]
-    means = (
-        "loss",
-        "policy_loss",
-        "auxiliary_loss",
-        "kl_nats",
-        "clip_fraction",
-        "ratio_mean",
-        "gradient_norm",
-    )
-    return {
-        **{
-            f"update/{name}": float(np.mean([getattr(one, name) for one in taken])) for name in means if taken
-        },
-        "update/skipped_steps": float(len(reports) - len(taken)),
-        "update/first_ratio_gap": reports[0].ratio_gap,
-    }
 
 
 if __name__ == "__main__":

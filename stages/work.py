@@ -124,6 +124,18 @@ class Work:
             self.count(Counts(model_loads=1, engine_starts=1))
         return cast("Kept", self._kept[name])
 
+    def hold(self, name: str, thing: Closable) -> None:
+        """Keep something that changes hands, until it is released or the process has done its share."""
+        self._kept[name] = thing
+
+    def held(self, name: str) -> Closable | None:
+        """Return what is held under a name."""
+        return self._kept.get(name)
+
+    def release(self, name: str) -> None:
+        """Hold it no longer; whoever asked closes it."""
+        self._kept.pop(name, None)
+
     @cached_property
     def store(self) -> Store:
         """The store at the run's root."""

@@ -38,6 +38,7 @@ CASES = [
     Case(1, 10_000, 11),
     Case(1, 25, 11),
     Case(2, 1, 11),  # every row a micro-batch of its own; 6 and 5 on two ranks
+    Case(3, 40, 11),
     Case(2, 60, 1),  # the second of two ranks has no row at all
 ]
 

@@ -19,10 +19,11 @@ def gradients(out: Path) -> None:
         np.savez(out, world=dist.get_world_size(), **found)
 
 
-def save_two_ranks(folder: Path) -> None:
-    made = policy()
-    with Learner(made, section()) as learner:
-        learner.update(make_rows(made.model), 1)
+def save(folder: Path, stage: int, dtype: str) -> None:
+    made = policy(dtype)
+    rows = make_rows(made.model)
+    with Learner(made, section(zero_stage=stage, dtype=dtype)) as learner:
+        learner.update(rows, 1)
         learner.save(folder)
 
 
@@ -32,14 +33,17 @@ def resume(folder: Path, out: Path, stage: int, dtype: str) -> None:
     with Learner(made, section(zero_stage=stage, dtype=dtype)) as learner:
         learner.load(folder)
         learner.update(rows, 2)
-    np.save(out, flat(made.model).numpy())
+        learner.save(folder / "resumed")
+    if dist.get_rank() == 0:
+        np.save(out, flat(load_policy(folder / "resumed", dtype).model).numpy())
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["gradients", out, folder]:
+        case ["gradients", out]:
             gradients(Path(out))
-            save_two_ranks(Path(folder))
+        case ["save", folder, stage, dtype]:
+            save(Path(folder), int(stage), dtype)
         case ["resume", folder, out, stage, dtype]:
             resume(Path(folder), Path(out), int(stage), dtype)
         case _:

@@ -1,23 +1,33 @@
-"""Attention for one-token steps over grouped heads, without copying keys and values for every query head.
+"""Our attention: one-token steps over grouped heads, and packed rows; all else goes the stock ``sdpa`` way.
 
-Registered with transformers under :data:`NAME`; all but masked one-token steps go the stock ``sdpa`` way.
+Registered with transformers under :data:`NAME`.
+
+- A one-token step does not copy keys and values for every query head.
+- Packed rows lie in one sequence. What every model hands to its attention is the mask, so the rows' ends
+  travel in its place (:func:`packed_mask`): each row is then attended to by itself, causally, by the fastest
+  kernel of the device. Nothing of the size (L, L) is made, and no flop is spent between rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from pivotopd.errors import ConfigError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "pivotopd_sdpa"
+_ENDS = torch.int32
+"""Type of a mask that holds rows' ends; no mask of transformers has it."""
 
 
 def use_grouped_steps(model: PreTrainedModel) -> None:
-    """Let a model with ``sdpa`` attention take one-token steps the grouped way; others stay as they are."""
+    """Let a model with ``sdpa`` attention take ours; others stay as they are."""
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415 - heavy
     from transformers.masking_utils import sdpa_mask  # noqa: PLC0415 - heavy
 
@@ -25,6 +35,32 @@ def use_grouped_steps(model: PreTrainedModel) -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(NAME)
+
+
+def packed_mask(row_ends: Sequence[int]) -> Tensor:
+    """Return what to give a model as mask for packed rows.
+
+    It has four axes, (1, 1, 1, rows), because transformers leaves such a mask as it is; and it stays in main
+    memory, so that no layer waits for the device to read it.
+
+    Args:
+        row_ends: Each row's end in the sequence, ascending.
+    """
+    return torch.tensor(row_ends, dtype=_ENDS)[None, None, None, :]
+
+
+def check_packs(model: PreTrainedModel) -> None:
+    """Refuse a model whose attention is not ours.
+
+    Raises:
+        ConfigError: Its rows would see each other when packed.
+    """
+    if model.config._attn_implementation != NAME:
+        raise ConfigError(
+            f"the model's attention is {model.config._attn_implementation}, which knows no packed rows",
+            where="update.packing",
+            mend="set update.packing=false, or load the model with sdpa attention",
+        )
 
 
 def grouped_sdpa(
@@ -36,13 +72,22 @@ def grouped_sdpa(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return (B, 1, query heads, D) attention of a step; the interface is that of transformers.
+    """Return (B, L, query heads, D) attention; the interface is that of transformers.
 
-    The query heads that share a key/value head become the rows of one attention: (B, Hkv, G, D) queries
-    against (B, Hkv, S, D) keys, under the same mask.
+    In a one-token step the query heads that share a key/value head become the rows of one attention:
+    (B, Hkv, G, D) queries against (B, Hkv, S, D) keys, under the same mask.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: PLC0415 - heavy
 
+    if attention_mask is not None and attention_mask.dtype == _ENDS:
+        ends = attention_mask.flatten().tolist()
+        sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        rows = zip(*(torch.split(one, sizes, dim=2) for one in (query, key, value)), strict=True)
+        done = [
+            sdpa_attention_forward(module, *row, None, scaling=scaling, **{**kwargs, "is_causal": True})[0]
+            for row in rows
+        ]
+        return torch.cat(done, dim=1), None
     batch, heads, length, size = query.shape
     groups = heads // key.shape[1]
     if length != 1 or groups == 1 or attention_mask is None or attention_mask.shape[1] != 1:

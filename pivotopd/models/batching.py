@@ -1,4 +1,7 @@
-"""Rows of different lengths packed into right-padded micro-batches of bounded size.
+"""Rows of different lengths in micro-batches of bounded size: right-padded, or packed without any padding.
+
+A packed batch is one sequence: row behind row, position ids anew in each, and attention that never leaves a
+row (:mod:`pivotopd.models.attention`).
 
 Legend: B rows of a batch, L tokens of its longest row, N response tokens of all its rows.
 """
@@ -30,7 +33,7 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBatch:
-    """A right-padded micro-batch, with the places of its response tokens.
+    """A micro-batch, right-padded or packed, with the places of its response tokens.
 
     The N response tokens lie flat: row by row as in ``rows``, token by token. Padding is a matter of lengths,
     never of ids, because many tokenizers pad with their end token.
@@ -44,6 +47,7 @@ class TokenBatch:
         targets: (N,) int64, the response tokens.
         rows: Index of each row in the sequence that was batched.
         response_lengths: Response tokens of each row; their sum is N.
+        row_ends: For a packed batch, where B is 1 and L the tokens of all rows: each row's end in L.
     """
 
     input_ids: Tensor
@@ -53,6 +57,7 @@ class TokenBatch:
     targets: Tensor
     rows: tuple[int, ...]
     response_lengths: tuple[int, ...]
+    row_ends: tuple[int, ...] | None = None
 
     @property
     def computed_tokens(self) -> int:
@@ -74,6 +79,7 @@ class TokenBatch:
             self.targets.to(device),
             self.rows,
             self.response_lengths,
+            self.row_ends,
         )
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
@@ -101,39 +107,77 @@ class TokenBatch:
 
 
 def pack_rows(rows: Sequence[Row], indices: Sequence[int]) -> TokenBatch:
-    """Build the batch of the given rows, in the given order.
+    """Build the right-padded batch of the given rows, in the given order.
 
     Raises:
         ArtifactError: A prompt is empty, so that nothing predicts its first response token.
     """
-    lengths = [len(rows[index].prompt_ids) + len(rows[index].response_ids) for index in indices]
+    lengths = _lengths(rows, indices)
     longest = max(lengths)
-    input_ids = np.zeros((len(indices), longest), dtype=np.int64)
-    positions: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    targets: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    for place, index in enumerate(indices):
+    starts = longest * np.arange(len(indices), dtype=np.int64)
+    input_ids, positions, targets = _laid_out(rows, indices, starts, len(indices) * longest)
+    mask = np.arange(longest)[None, :] < np.asarray(lengths)[:, None]
+    return TokenBatch(
+        input_ids=torch.from_numpy(input_ids.reshape(len(indices), longest)),
+        attention_mask=torch.from_numpy(mask.astype(np.int64)),
+        position_ids=torch.arange(longest).expand(len(indices), longest),
+        response_positions=torch.from_numpy(positions),
+        targets=torch.from_numpy(targets),
+        rows=tuple(indices),
+        response_lengths=tuple(len(rows[index].response_ids) for index in indices),
+    )
+
+
+def join_rows(rows: Sequence[Row], indices: Sequence[int]) -> TokenBatch:
+    """Build the packed batch of the given rows, in the given order: one sequence, nothing between rows.
+
+    Raises:
+        ArtifactError: A prompt is empty, so that nothing predicts its first response token.
+    """
+    lengths = _lengths(rows, indices)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    input_ids, positions, targets = _laid_out(rows, indices, ends - lengths, int(ends[-1]))
+    return TokenBatch(
+        input_ids=torch.from_numpy(input_ids[None, :]),
+        attention_mask=torch.ones((1, len(input_ids)), dtype=torch.int64),
+        position_ids=torch.cat([torch.arange(length) for length in lengths])[None, :],
+        response_positions=torch.from_numpy(positions),
+        targets=torch.from_numpy(targets),
+        rows=tuple(indices),
+        response_lengths=tuple(len(rows[index].response_ids) for index in indices),
+        row_ends=tuple(ends.tolist()),
+    )
+
+
+def _lengths(rows: Sequence[Row], indices: Sequence[int]) -> list[int]:
+    return [len(rows[index].prompt_ids) + len(rows[index].response_ids) for index in indices]
+
+
+_Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def _laid_out(
+    rows: Sequence[Row], indices: Sequence[int], starts: _Ids, size: int
+) -> tuple[_Ids, _Ids, _Ids]:
+    """Return flat ids with each row at its start, the places that predict responses, and those responses."""
+    input_ids = np.zeros(size, dtype=np.int64)
+    positions: list[_Ids] = []
+    targets: list[_Ids] = []
+    for start, index in zip(starts.tolist(), indices, strict=True):
         prompt = np.asarray(rows[index].prompt_ids, dtype=np.int64)
         response = np.asarray(rows[index].response_ids, dtype=np.int64)
         if not len(prompt):
             raise ArtifactError(f"row {index} has an empty prompt", mend="a prompt needs at least one token")
-        input_ids[place, : len(prompt)] = prompt
-        input_ids[place, len(prompt) : lengths[place]] = response
-        positions.append(place * longest + len(prompt) - 1 + np.arange(len(response), dtype=np.int64))
+        middle = start + len(prompt)
+        input_ids[start:middle] = prompt
+        input_ids[middle : middle + len(response)] = response
+        positions.append(middle - 1 + np.arange(len(response), dtype=np.int64))
         targets.append(response)
-    mask = np.arange(longest)[None, :] < np.asarray(lengths)[:, None]
-    return TokenBatch(
-        input_ids=torch.from_numpy(input_ids),
-        attention_mask=torch.from_numpy(mask.astype(np.int64)),
-        position_ids=torch.arange(longest).expand(len(indices), longest),
-        response_positions=torch.from_numpy(np.concatenate(positions)),
-        targets=torch.from_numpy(np.concatenate(targets)),
-        rows=tuple(indices),
-        response_lengths=tuple(len(response) for response in targets),
-    )
+    return input_ids, np.concatenate(positions), np.concatenate(targets)
 
 
-def micro_batches(rows: Sequence[Row], token_budget: int) -> list[TokenBatch]:
-    """Pack rows, sorted by total length, into batches of at most ``token_budget`` positions.
+def micro_batches(rows: Sequence[Row], token_budget: int, *, packed: bool = False) -> list[TokenBatch]:
+    """Put rows, sorted by total length, into batches of at most ``token_budget`` positions.
 
     Padding counts towards the budget. A single row longer than the budget is a batch of its own, and is
     never cut.
@@ -141,6 +185,7 @@ def micro_batches(rows: Sequence[Row], token_budget: int) -> list[TokenBatch]:
     Args:
         rows: Rows with prompt and response ids.
         token_budget: Most positions (B*L) of a batch.
+        packed: Without padding, instead of right-padded.
 
     Raises:
         ConfigError: The budget is below 1.
@@ -148,15 +193,19 @@ def micro_batches(rows: Sequence[Row], token_budget: int) -> list[TokenBatch]:
     """
     if token_budget < 1:
         raise ConfigError(f"the token budget is {token_budget}", mend="set update.micro_batch_tokens >= 1")
-    lengths = [len(row.prompt_ids) + len(row.response_ids) for row in rows]
+    build = join_rows if packed else pack_rows
+    lengths = _lengths(rows, range(len(rows)))
     batches: list[TokenBatch] = []
     group: list[int] = []
+    used = 0
     for index in sorted(range(len(rows)), key=lambda index: (lengths[index], index)):
-        # Lengths ascend, so the new row would be the longest of the group.
-        if group and (len(group) + 1) * lengths[index] > token_budget:
-            batches.append(pack_rows(rows, group))
-            group = []
+        # Lengths ascend, so the new row would be the longest of a padded group.
+        needed = used + lengths[index] if packed else (len(group) + 1) * lengths[index]
+        if group and needed > token_budget:
+            batches.append(build(rows, group))
+            group, used = [], 0
         group.append(index)
+        used += lengths[index]
     if group:
-        batches.append(pack_rows(rows, group))
+        batches.append(build(rows, group))
     return batches

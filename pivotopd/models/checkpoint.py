@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,8 +156,13 @@ def load_policy(folder: str | Path, dtype: str = "float32") -> Policy:
     return make_policy(model, tokenizer)
 
 
-def save_policy(policy: Policy, folder: str | Path) -> None:
+def save_policy(policy: Policy, folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write weights (safetensors), configuration, generation settings and tokenizer.
+
+    Args:
+        policy: What to write.
+        folder: Where to.
+        weights: By name, in place of the model's own.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -165,7 +170,7 @@ def save_policy(policy: Policy, folder: str | Path) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with _silent():
-            policy.model.save_pretrained(folder)
+            policy.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
         policy.tokenizer.save_pretrained(folder)
     except OSError as error:
         raise StorageError(
@@ -209,10 +214,14 @@ def check_finite(
             )
 
 
-def weights_digest(source: str | Path | PreTrainedModel) -> str:
+def weights_digest(source: str | Path | PreTrainedModel, weights: Mapping[str, Tensor] | None = None) -> str:
     """Return the SHA-256 of all weights: names, types, shapes and bytes, in the order of names.
 
     A model and the folder it was saved to have the same digest; a weight that is tied to another counts once.
+
+    Args:
+        source: A folder, or a model.
+        weights: By name, in place of the model's own.
 
     Raises:
         ArtifactError: A folder without readable weights.
@@ -222,7 +231,7 @@ def weights_digest(source: str | Path | PreTrainedModel) -> str:
         _check_weights(Path(source))
         tensors = _tensors_of_folder(Path(source))
     else:
-        tensors = _tensors_of_model(source)
+        tensors = _tensors_of_model(source, source.state_dict() if weights is None else weights)
     for name, tensor in tensors:
         head = json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode()
         digest.update(len(head).to_bytes(8, "big") + head)
@@ -230,9 +239,9 @@ def weights_digest(source: str | Path | PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _tensors_of_model(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+def _tensors_of_model(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(weights.items()):
         if name not in tied:
             yield name, tensor
 
