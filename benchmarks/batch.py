@@ -61,7 +61,9 @@ def ragged_rows(count: int, lengths: Lengths, vocabulary: int, seed: int = 0) ->
     rng = rng_of("ragged rows", seed, count)
     rows = []
     for _ in range(count):
-        prompt = int(np.clip(rng.lognormal(np.log(lengths.prompt), lengths.spread), 2, lengths.longest_prompt))
+        prompt = int(
+            np.clip(rng.lognormal(np.log(lengths.prompt), lengths.spread), 2, lengths.longest_prompt)
+        )
         response = int(
             np.clip(rng.lognormal(np.log(lengths.response), lengths.spread), 2, lengths.longest_response)
         )

@@ -1,4 +1,4 @@
-"""Packages for a comparison, beside the locked ones: in a folder of their own, behind all others on the path."""
+"""Packages for a comparison, beside the locked ones: in a folder of their own, last on the path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ def trl_folder(root: Path) -> Path | None:
     digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     folder = root / f"site-{sys.version_info.major}.{sys.version_info.minor}-{digest}"
     if not (folder / "trl").is_dir() and util.find_spec("trl") is None:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         done = subprocess.run(
             [*command, "--target", str(folder), "-r", str(REQUIREMENTS)], check=False, capture_output=True
         )

@@ -12,6 +12,7 @@ from benchmarks.result import Count, Measure
 
 GATE, AIM = 1.10, 1.05
 Work = Callable[[Outcome], float]
+Size = Callable[[Shape, Outcome], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,14 @@ class Axis:
     name: str
     label: str
     shapes: Sequence[Shape]
-    size: Work
+    size: Size
     works: Mapping[str, Work]
     seconds: tuple[str, ...]
 
 
 def axes(*, quick: bool = False) -> list[Axis]:
     """Return rollouts, turns, and pivots x K."""
-    turns, tasks, limits = (4, (1, 2), (2, 4)) if quick else (16, (1, 2, 4, 8), (5, 10, 20, 40))
+    turns, tasks, limits = (8, (1, 2), (4, 8)) if quick else (16, (1, 2, 4, 8), (8, 16, 32, 64))
     most = 2 if quick else 8
     everything = {"env_steps": _env, "engine_tokens": _engine, "trained_tokens": _learner}
     rollouts = [Shape(depth=2, tasks=one, max_turns=turns, chains=2 * one) for one in tasks]
@@ -52,7 +53,7 @@ def axes(*, quick: bool = False) -> list[Axis]:
         "recovery_rows": lambda one: one.own["recover/recovery_rows"],
     }
     return [
-        Axis("rollouts", "rollouts", rollouts, lambda one: one.own["rollout/episodes"], everything, ("",)),
+        Axis("rollouts", "rollouts", rollouts, lambda _, one: one.own["rollout/episodes"], everything, ("",)),
         Axis("turns", "turns of an episode", by_turns, _turns, everything, ("",)),
         Axis("chains", "pivots x K", chains, _planned, recovered, ("recover/",)),
     ]
@@ -72,13 +73,19 @@ def _learner(one: Outcome) -> float:
     return one.counts.training_input_tokens
 
 
-def _turns(one: Outcome) -> float:
-    return (one.own["update/rows"] - one.own["update/recovery_rows"]) / one.own["rollout/episodes"]
+def _rollout_turns(one: Outcome) -> int:
+    return one.own["update/rows"] - one.own["update/recovery_rows"]
 
 
-def _planned(one: Outcome) -> float:
-    """Return the turns that chains which go on to K have, and those of chains that stopped before."""
-    return one.own["recover/teacher_queries"]
+def _turns(_: Shape, one: Outcome) -> float:
+    return _rollout_turns(one) / one.own["rollout/episodes"]
+
+
+def _planned(shape: Shape, one: Outcome) -> float:
+    """Return chains x K: those that were begun, times the depth that they may reach."""
+    never = ("over_cap", "episode_over")
+    begun = one.own["recover/chains"] - sum(one.own.get(f"recover/stopped_{why}", 0) for why in never)
+    return begun * shape.depth
 
 
 def measure(*, quick: bool = False) -> list[Measure]:
@@ -96,12 +103,10 @@ def measure(*, quick: bool = False) -> list[Measure]:
 
 
 def _by_counts(axis: Axis, lap: Sequence[Outcome]) -> list[Measure]:
-    sizes = [axis.size(one) for one in lap]
+    sizes = [axis.size(*both) for both in zip(axis.shapes, lap, strict=True)]
     found = []
     for name, work in axis.works.items():
         works = [work(one) for one in lap]
-        if works == sizes:
-            continue
         exponent = growth(sizes, works)
         counts: dict[str, Count] = {f"at_{size:g}": value for size, value in zip(sizes, works, strict=True)}
         found.append(
@@ -126,7 +131,7 @@ def _by_counts(axis: Axis, lap: Sequence[Outcome]) -> list[Measure]:
 def _by_seconds(axis: Axis, laps: Sequence[Sequence[Outcome]]) -> Measure:
     """Return the exponent of the time; for a part of an iteration that is the stages' own wall seconds."""
     whole = axis.seconds == ("",)
-    sizes = [axis.size(one) for one in laps[0]]
+    sizes = [axis.size(*both) for both in zip(axis.shapes, laps[0], strict=True)]
     took = partial(_seconds, parts=axis.seconds) if not whole else (lambda one: one.cost.cpu_s)
     exponents = [growth(sizes, [took(one) for one in lap]) for lap in laps]
     low, high = bootstrap_interval(exponents, seed=0)
@@ -141,7 +146,9 @@ def _by_seconds(axis: Axis, laps: Sequence[Sequence[Outcome]]) -> Measure:
         gate=GATE,
         aim=AIM,
         clock="cpu" if whole else "wall",
-        counts={f"seconds_at_{size:g}": round(took(one), 3) for size, one in zip(sizes, laps[-1], strict=True)},
+        counts={
+            f"seconds_at_{size:g}": round(took(one), 3) for size, one in zip(sizes, laps[-1], strict=True)
+        },
         note="exponent; fixed costs make it smaller",
     )
 
@@ -152,7 +159,7 @@ def _seconds(one: Outcome, *, parts: tuple[str, ...]) -> float:
 
 def _flat(bench: Bench, quick: bool) -> Measure:
     """Return how much more a higher cap costs where there are no more pivots: nothing."""
-    shape = Shape(depth=2, tasks=1, max_turns=4 if quick else 16, chains=10_000)
+    shape = Shape(depth=2, tasks=1, max_turns=8 if quick else 16, chains=10_000)
     one, two = bench.run(shape), bench.run(Shape(depth=2, tasks=1, max_turns=shape.max_turns, chains=20_000))
     queries = [outcome.own["recover/teacher_queries"] for outcome in (one, two)]
     if one.content != two.content:

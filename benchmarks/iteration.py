@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
@@ -30,6 +30,7 @@ from pivotopd.ledger import Counts
 from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
 from pivotopd.teacher.registry import make_teacher
 from stages import teaching
+from stages.learners import learner_at
 from stages.plan import Plan
 from stages.runner import perform
 from stages.runs import open_run
@@ -139,11 +140,11 @@ class SlowTeacher:
     inner: Teacher
     latency_s: float
     lessons: bool
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """Name of the teacher."""
-        return self.inner.name
+    def __post_init__(self) -> None:
+        """Take the other one's name."""
+        self.name = self.inner.name
 
     @property
     def spent(self) -> Counts:
@@ -247,7 +248,7 @@ def _same(stock: StepResult, native: StepResult) -> StepResult:
 
 @dataclass
 class Bench:
-    """Runs iterations of one student, each in a fresh root, with its engine loaded beforehand.
+    """Runs iterations of one student, each in a fresh root, with engine and learner started beforehand.
 
     Args:
         student: Folder of the student.
@@ -269,7 +270,11 @@ class Bench:
     def config(self, shape: Shape, root: Path) -> RunConfig:
         """Return the configuration of an iteration."""
         data: dict[str, Any] = {key: value for key, value in STUDENT.items() if key != "warm_start"}
-        data |= {"name": "bench", "root": str(root), "student": {"kind": "pretrained", "path": str(self.student)}}
+        data |= {
+            "name": "bench",
+            "root": str(root),
+            "student": {"kind": "pretrained", "path": str(self.student)},
+        }
         data["environment"] = {**data["environment"], "max_turns": shape.max_turns}
         data["rollout"] = {**data["rollout"], "tasks": shape.tasks, "group_size": shape.group_size}
         reach = "replay" if shape.replay or shape.stock else "snapshot"
@@ -281,7 +286,7 @@ class Bench:
 
     @contextmanager
     def prepared(self, shape: Shape) -> Iterator[tuple[Work, Plan]]:
-        """Yield the work and plan of one iteration: its root is fresh, its policy's engine is running."""
+        """Yield the work and plan of one iteration: with a fresh root; engine and learner are running."""
         root = Path(mkdtemp(dir=self.roots))
         native = open_environment(self.config(shape, root).environment)
 
@@ -293,7 +298,10 @@ class Bench:
             if shape.stock:
                 work.environment = MeteredEnvironment(StockBeside(native))
             with closing(work), patch.object(teaching, "make_teacher", slow):
-                work.engine(plan.start())
+                start = plan.start()
+                work.engine(start)
+                with learner_at(work, start, start, start.digest):
+                    pass  # in a run it is held since the iteration before
                 work.environment.tasks(work.config.environment.train_split)
                 _ = [plan.job(stage, 0) for stage in plan.stages()]
                 yield work, plan

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.iteration import Bench, Shape, student_folder
-from benchmarks.ratios import Block, Cost, abba, speedup, worse
+from benchmarks.ratios import abba, speedup, worse
 from benchmarks.ratios import measure as timed
 from benchmarks.result import Measure
 from pivotopd.environments.base import Env, StepResult
@@ -120,9 +120,7 @@ class _Rollouts:
 
     def lockstep(self) -> Responses:
         player = self.player(self.work.engine(self.source))
-        return {
-            (episode, turn): ids for episode, turn, ids in Lockstep(player).play(self.jobs())
-        }
+        return {(episode, turn): ids for episode, turn, ids in Lockstep(player).play(self.jobs())}
 
     def counted(self, play: Callable[[], Responses]) -> tuple[Responses, Counts]:
         before = self.work.spent
@@ -133,8 +131,10 @@ class _Rollouts:
 def measure(*, quick: bool = False) -> list[Measure]:
     """Return the ratio."""
     bench = Bench(student_folder())
-    shape = Shape(method="grpo", depth=0, tasks=2, group_size=2, max_turns=6) if quick else Shape(
-        method="grpo", depth=0, tasks=16, group_size=4, max_turns=30
+    shape = (
+        Shape(method="grpo", depth=0, tasks=2, group_size=2, max_turns=6)
+        if quick
+        else Shape(method="grpo", depth=0, tasks=16, group_size=4, max_turns=30)
     )
     try:
         with bench.prepared(shape) as (work, plan):

@@ -1,7 +1,7 @@
 """Peak memory of the loss, chunked against naive, at the vocabulary of real models.
 
-Each side runs in a process of its own. The peak is that of the resident set, above what the process holds with
-weights and gradients in place; one chunk of work was done before, so that libraries are loaded.
+Each side runs in a process of its own. The peak is that of the resident set, above what the process holds
+with weights and gradients in place; one chunk of work was done before, so that libraries are loaded.
 
 ``python -m benchmarks.loss_memory SIDE TOKENS VOCABULARY HIDDEN`` is one such process.
 """
@@ -121,7 +121,9 @@ def _child(side: Side, tokens: int, vocabulary: int, hidden: int) -> Peak:
     command = [sys.executable, "-m", "benchmarks.loss_memory", side, *map(str, (tokens, vocabulary, hidden))]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"the {side} loss of {tokens} tokens ended with {done.returncode}: {done.stderr[-800:]}")
+        raise SystemExit(
+            f"the {side} loss of {tokens} tokens ended with {done.returncode}: {done.stderr[-800:]}"
+        )
     return Peak(**json.loads(done.stdout.splitlines()[-1]))
 
 

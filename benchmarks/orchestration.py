@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,7 @@ from pivotopd.config_files import dump_config, parse_config, parse_yaml
 GATE, AIM = 5.0, 2.0
 ARTIFACT_PHASES = ("read", "write")
 ITERATIONS = 4
+COUNTED = ("engine_starts", "model_loads", "learner_starts", "bytes_written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,12 @@ def _train(folder: Path, shape: Shape, iterations: int) -> list[Lap]:
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode or not out.exists():
         raise SystemExit(f"the training ended with {done.returncode}: {done.stderr[-800:]}")
-    return [Lap(**one) for one in json.loads(out.read_text(encoding="utf-8"))]
+    return [_lap(one) for one in json.loads(out.read_text(encoding="utf-8"))]
+
+
+def _lap(found: Mapping[str, float]) -> Lap:
+    seconds = found["wall_s"], found["stages_s"], found["artifacts_s"]
+    return Lap(*seconds, *(int(found[name]) for name in COUNTED))
 
 
 def _child(given: Path, out: Path) -> None:
@@ -145,7 +151,7 @@ def _child(given: Path, out: Path) -> None:
             lap["wall_s"] += at - before
             lap["stages_s"] += sum(manifest.seconds.values())
             lap["artifacts_s"] += sum(manifest.seconds.get(phase, 0.0) for phase in ARTIFACT_PHASES)
-            for name in ("engine_starts", "model_loads", "learner_starts", "bytes_written"):
+            for name in COUNTED:
                 lap[name] += getattr(counts, name)
         before = at
     out.write_text(json.dumps([sums[iteration] for iteration in sorted(sums)]), encoding="utf-8")

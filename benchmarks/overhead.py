@@ -8,6 +8,7 @@ it out, so its share stands beside each value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ LATENCY_S = 0.5
 PUBLISHED = {1: 12.4, 2: 94.2, 3: 112.3}
 """Overhead in percent that the paper reports (arXiv 2609.40285, App. E.1); K = 4 is not reported."""
 DEPTHS = (0, 1, 2, 4)
+TINY = Shape(tasks=2, group_size=2, max_turns=6, chains=2)
 
 Blocks = Sequence[Mapping[str, Outcome]]
 
@@ -33,27 +35,33 @@ def measure(*, quick: bool = False, streamed: bool = False) -> list[Measure]:
     try:
         native = _shapes(quick)
         blocks = _run(bench, native, 2 if quick else 7, warmup=0 if quick else 1)
-        found = list(_native(native, blocks))
+        return list(_native(native, blocks))
+    finally:
+        bench.close()
+
+
+def measure_stock(*, quick: bool = False) -> list[Measure]:
+    """Return the overheads with the stock engine and replay: the shape that the paper published."""
+    bench = Bench(student_folder())
+    try:
         stock = _stock_shapes(quick)
-        found += _stock(stock, _run(bench, stock, 1 if quick else 2, warmup=0))
-        return found
+        return list(_stock(stock, _run(bench, stock, 1 if quick else 2, warmup=0)))
     finally:
         bench.close()
 
 
 def _shapes(quick: bool) -> dict[str, Shape]:
-    size = {"tasks": 2, "group_size": 2, "max_turns": 6, "chains": 2} if quick else {}
-    shapes = {BASE: Shape(method="grpo", depth=0, **size)}
-    shapes |= {f"k{depth}": Shape(depth=depth, **size) for depth in DEPTHS}
-    shapes |= {f"k{depth}/latency": Shape(depth=depth, latency_s=LATENCY_S, **size) for depth in GATES}
-    return shapes | {"k2/lesson": Shape(depth=2, lessons=True, **size)}
+    base = TINY if quick else Shape()
+    shapes = {BASE: replace(base, method="grpo", depth=0)}
+    shapes |= {f"k{depth}": replace(base, depth=depth) for depth in DEPTHS}
+    shapes |= {f"k{depth}/latency": replace(base, depth=depth, latency_s=LATENCY_S) for depth in GATES}
+    return shapes | {"k2/lesson": replace(base, depth=2, lessons=True)}
 
 
 def _stock_shapes(quick: bool) -> dict[str, Shape]:
-    size = {"tasks": 2, "group_size": 2, "max_turns": 6, "chains": 2} if quick else {}
-    size = size or {"tasks": 2, "group_size": 4, "max_turns": 16, "chains": 4}
-    shapes = {BASE: Shape(method="grpo", depth=0, stock=True, **size)}
-    return shapes | {f"k{depth}": Shape(depth=depth, stock=True, **size) for depth in (1, 2, 3)}
+    base = replace(TINY if quick else Shape(tasks=2, max_turns=16, chains=4), stock=True)
+    shapes = {BASE: replace(base, method="grpo", depth=0)}
+    return shapes | {f"k{depth}": replace(base, depth=depth) for depth in (1, 2, 3)}
 
 
 def _run(bench: Bench, shapes: Mapping[str, Shape], blocks: int, warmup: int) -> Blocks:

@@ -210,7 +210,9 @@ def _flat(games: Sequence[Game], quick: bool) -> list[Measure]:
             high=exponent,
             unit="",
             better="less",
-            counts={f"microseconds_at_{turn}": round(1e6 * s, 2) for turn, s in zip(TURNS, costs, strict=True)},
+            counts={
+                f"microseconds_at_{turn}": round(1e6 * s, 2) for turn, s in zip(TURNS, costs, strict=True)
+            },
             note="exponent; 0 is flat",
         )
         for name, costs in ways.items()

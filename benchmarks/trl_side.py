@@ -1,7 +1,8 @@
 """The other side of the update's comparison: TRL's GRPOTrainer, its loss and backward pass on given rows.
 
-Nothing is generated: rows are padded as the trainer pads a generation batch (prompts on the left, completions
-on the right, to the longest of all), cut into micro-batches, and given to the trainer's own ``_compute_loss``.
+Nothing is generated: rows are padded as the trainer pads a generation batch (prompts on the left,
+completions on the right, to the longest of all), cut into micro-batches, and given to the trainer's own
+``_compute_loss``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def padded(rows: Sequence[TrainingRow], micro_rows: int, *, trimmed: bool = Fals
     Args:
         rows: All rows of the step.
         micro_rows: Rows of a micro-batch.
-        trimmed: Sort by length and pad each micro-batch to its own longest row, which the trainer does not do.
+        trimmed: Sort by length and pad each micro-batch to its own longest row; the trainer does not.
     """
     longest_prompt = max(len(row.prompt_ids) for row in rows)
     longest = max(len(row.response_ids) for row in rows)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ import torch
 from benchmarks.batch import Lengths, ragged_rows, random_model
 from benchmarks.beside import trl_folder
 from benchmarks.iteration import CACHE
-from benchmarks.ratios import Cost, passes, speedup, versions, worse
 from benchmarks.ratios import Block as AbBlock
+from benchmarks.ratios import Cost, passes, speedup, versions, worse
 from benchmarks.ratios import measure as timed
 from benchmarks.result import Count, Measure, Skipped
 from benchmarks.trl_side import Padded, TrlSide, padded
@@ -30,6 +31,9 @@ from pivotopd.models.batching import micro_batches
 from pivotopd.models.checkpoint import make_policy
 from pivotopd.models.logprobs import response_logprobs
 from pivotopd.models.tiny import build_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import Qwen3ForCausalLM
 
 GATE, AIM = 1.8, 2.5
 TOLERANCE = 1e-4
@@ -47,7 +51,7 @@ class Case:
     layers: int = 4
     hidden: int = 128
 
-    def model(self) -> torch.nn.Module:
+    def model(self) -> Qwen3ForCausalLM:
         """Return the model; always the same weights."""
         return random_model(
             layers=self.layers,
@@ -71,7 +75,7 @@ def training_rows(case: Case) -> list[TrainingRow]:
     nats: dict[int, np.ndarray[tuple[int], np.dtype[np.float32]]] = {}
     with torch.inference_mode():
         for batch in micro_batches(rows, 4096):
-            values = batch.split(response_logprobs(model, batch))  # type: ignore[arg-type]  # a causal model
+            values = batch.split(response_logprobs(model, batch))
             nats |= {index: one.numpy() for index, one in zip(batch.rows, values, strict=True)}
     return [
         TrainingRow(
@@ -107,7 +111,7 @@ def _measured(case: Case, folder: Path, quick: bool) -> list[Measure | Skipped]:
         "trl/single": padded(rows, 1, trimmed=True),
     }
     side = TrlSide(
-        case.model(),  # type: ignore[arg-type]  # a causal model
+        case.model(),
         tokenizer,
         folder,
         micro_rows=MICRO_ROWS,
@@ -117,7 +121,7 @@ def _measured(case: Case, folder: Path, quick: bool) -> list[Measure | Skipped]:
         gradient_clip=case.section.gradient_clip,
     )
     reports: list[StepReport] = []
-    with Learner(make_policy(case.model(), tokenizer), case.section) as learner:  # type: ignore[arg-type]
+    with Learner(make_policy(case.model(), tokenizer), case.section) as learner:
         reports += learner.update(rows, 0)
         losses = {"ours": reports[0].loss, "trl": side.step(theirs["trl"])}
         check_losses(losses)
