@@ -42,8 +42,8 @@ lint: install ## ruff, mypy, import contracts, spelling, module length
 doctor: install ## say what this machine lacks, and how to mend it
 	@$(BIN)/pivotopd doctor
 
-bench: install ## measure the native against the stock engine (infra/stock_engine.sh first)
-	$(BIN)/python -m benchmarks.environment $(BENCH_ARGS)
+bench: install ## measure the ratios of docs/performance.md, twelve minutes (infra/stock_engine.sh first)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 docs: install ## write the generated pages of docs/ again
 	$(BIN)/python -m flows.manual_cli

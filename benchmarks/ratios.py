@@ -11,7 +11,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -114,6 +114,53 @@ def abba(a: Callable[[], T], b: Callable[[], T], blocks: int, warmup: int = 1) -
         if index >= warmup:
             kept.append(Block(first_a + second_a, first_b + second_b))
     return kept
+
+
+def passes(
+    arms: Mapping[str, Callable[[], T]], base: str, blocks: int, warmup: int = 1
+) -> list[Mapping[str, T]]:
+    """Run many arms against one base: in each block all of them once, between two runs of the base.
+
+    The order of the arms is reversed in every second block, so that a drift favours none of them.
+
+    Args:
+        arms: One run of each, by name; the base among them.
+        base: Name of the base; its two runs of a block are added up.
+        blocks: Blocks to keep.
+        warmup: Blocks to run and drop before them.
+
+    Raises:
+        ValueError: No block is asked for.
+    """
+    if blocks < 1 or warmup < 0:
+        raise ValueError(f"{blocks} blocks after {warmup}: at least one block is needed")
+    others = [name for name in arms if name != base]
+    kept: list[Mapping[str, T]] = []
+    for index in range(warmup + blocks):
+        first = arms[base]()
+        found = {name: arms[name]() for name in (others if index % 2 == 0 else reversed(others))}
+        found[base] = first + arms[base]()
+        if index >= warmup:
+            kept.append(found)
+    return kept
+
+
+def worse(one: Ratio, two: Ratio, *, more_is_better: bool = True) -> Ratio:
+    """Return the ratio whose bad end is worse: what two clocks agree on at least."""
+    if more_is_better:
+        return one if one.low <= two.low else two
+    return one if one.high >= two.high else two
+
+
+def growth(sizes: Sequence[float], works: Sequence[float]) -> float:
+    """Return the exponent e of work ~ size^e: the slope of a line through the logarithms.
+
+    Raises:
+        ValueError: Fewer than two sizes, or something is not positive.
+    """
+    if len(set(sizes)) < 2 or min(*sizes, *works) <= 0:
+        raise ValueError(f"no exponent of {list(works)} at {list(sizes)}")
+    return float(np.polyfit(np.log(sizes), np.log(works), 1)[0])
 
 
 def speedup(blocks: Sequence[Block[Cost]], *, clock: str = "wall_s", seed: int = 0) -> Ratio:

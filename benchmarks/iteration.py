@@ -1,0 +1,339 @@
+"""One training iteration through the stages, in this process and without Prefect, as the benchmarks time it.
+
+A student that was warm-started once is kept under ``.cache/benchmarks``. The teacher is the oracle behind a
+wrapper that adds an artificial latency and, where asked for, the environment's own lessons. The stock engine,
+which can neither be copied nor dumped, plays with the native one beside it: that gives the oracle its states.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.ratios import Cost, cpu_seconds
+from pivotopd.artifacts import Artifact
+from pivotopd.config import RunConfig
+from pivotopd.environments.alfworld.native import NativeEnv
+from pivotopd.environments.alfworld.stock import StockEnv
+from pivotopd.environments.base import Env, Environment, StepResult, Task
+from pivotopd.environments.metered import MeteredEnvironment
+from pivotopd.environments.registry import open_environment
+from pivotopd.ledger import Counts
+from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
+from pivotopd.teacher.registry import make_teacher
+from stages import teaching
+from stages.learners import learner_at
+from stages.plan import Plan
+from stages.runner import perform
+from stages.runs import open_run
+from stages.work import Work
+
+CACHE = Path(".cache/benchmarks")
+STUDENT: Mapping[str, Any] = {
+    "iterations": 1,
+    "environment": {
+        "prompt": "compact",
+        "max_turns": 30,
+        "history": 3,
+        "generated": {"train": 16, "valid": 4},
+    },
+    "student": {"kind": "tiny"},
+    "warm_start": {"games": 300, "steps": 700, "check_games": 8},
+    "rollout": {"tasks": 4, "group_size": 4, "prompt_tokens": 1024, "response_tokens": 48},
+    "recovery": {"depth": 1, "limit": 8},
+    "update": {"learning_rate": 1e-4, "mini_batch_rows": 128, "micro_batch_tokens": 2048, "idle_limit": 9},
+    "evaluation": {"every": 0, "tasks": 1, "recovery_mistakes": 0},
+    "tracking": {"enabled": False},
+}
+"""The student of the iterations: the demo's, thirty turns as in the paper, prompts in the short form."""
+
+
+def student_folder(root: Path = CACHE, **warm_start: object) -> Path:
+    """Return the folder of the warm-started student, making it where it is not there.
+
+    Args:
+        root: Where it is kept.
+        **warm_start: Keys of the section ``warm_start`` that differ.
+    """
+    data = {**STUDENT, "name": "student", "root": str(root)}
+    data["warm_start"] = {**STUDENT["warm_start"], **warm_start}
+    work, plan = open_run(RunConfig.model_validate(data))
+    with closing(work):
+        return perform(work, plan.warm_start()).artifact.local_path().resolve()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What an iteration is like.
+
+    Attributes:
+        method: ``grpo`` or ``pivotopd``.
+        depth: K.
+        tasks: Tasks played.
+        group_size: Episodes a task.
+        max_turns: Turn limit.
+        chains: Most recovery chains; this is the cap, which binds where there are more pivots.
+        latency_s: Seconds that every round of the teacher takes; its requests are answered together.
+        lessons: Score the environment's lesson at every turn.
+        stock: The stock engine, and replay.
+        replay: Reach states by replay.
+    """
+
+    method: str = "pivotopd"
+    depth: int = 1
+    tasks: int = 4
+    group_size: int = 4
+    max_turns: int = 30
+    chains: int = 8
+    latency_s: float = 0.0
+    lessons: bool = False
+    stock: bool = False
+    replay: bool = False
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of an iteration."""
+        return self.tasks * self.group_size
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one iteration took and made.
+
+    Attributes:
+        cost: Wall and CPU seconds of all stages, for one unit.
+        counts: The stages' ledgers, added.
+        own: The stages' own counts, by ``stage/name``.
+        seconds: Seconds by ``stage/phase``.
+        content: Content digest of each stage.
+    """
+
+    cost: Cost
+    counts: Counts
+    own: Mapping[str, int]
+    seconds: Mapping[str, float]
+    content: Mapping[str, str]
+
+    def __add__(self, other: Outcome) -> Outcome:
+        seconds = {key: value + other.seconds.get(key, 0.0) for key, value in self.seconds.items()}
+        return replace(self, cost=self.cost + other.cost, seconds=seconds)
+
+
+@dataclass
+class SlowTeacher:
+    """Another teacher that takes its time.
+
+    Args:
+        inner: The teacher.
+        latency_s: Seconds of a round: all requests of a call are in flight together.
+        lessons: Give each episode the environment's own lesson.
+    """
+
+    inner: Teacher
+    latency_s: float
+    lessons: bool
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the other one's name."""
+        self.name = self.inner.name
+
+    @property
+    def spent(self) -> Counts:
+        """What it used."""
+        return self.inner.spent
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of its work."""
+        return self.inner.counts
+
+    def read(self, transcripts: Sequence[Transcript], sample: int = 0) -> list[Reading]:
+        """Read episodes in one round."""
+        time.sleep(self.latency_s if transcripts else 0.0)
+        readings = self.inner.read(transcripts, sample)
+        if not self.lessons:
+            return readings
+        lessons = self.inner.distil(transcripts)
+        return [replace(one, lesson=lesson) for one, lesson in zip(readings, lessons, strict=True)]
+
+    def analyse(self, transcripts: Sequence[Transcript]) -> list[Reading]:
+        """Analyse episodes in one round."""
+        time.sleep(self.latency_s if transcripts else 0.0)
+        return self.inner.analyse(transcripts)
+
+    def next_actions(self, queries: Sequence[Query]) -> list[str | None]:
+        """Name actions in one round."""
+        time.sleep(self.latency_s if queries else 0.0)
+        return self.inner.next_actions(queries)
+
+    def distil(self, transcripts: Sequence[Transcript]) -> list[str | None]:
+        """Distil episodes."""
+        return self.inner.distil(transcripts)
+
+
+class StockBeside:
+    """An environment whose instances play in the stock engine, with the native one beside it.
+
+    Args:
+        inner: The native environment.
+    """
+
+    def __init__(self, inner: Environment) -> None:
+        self._inner = inner
+        self.spec = replace(inner.spec, version=f"{inner.spec.version} stock", fork="replay")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self) -> Env:
+        """Return a fresh instance."""
+        return StockBesideEnv()
+
+
+class StockBesideEnv:
+    """An instance: the stock engine answers, the native one must answer the same and gives the state."""
+
+    def __init__(self) -> None:
+        self._stock, self._native = StockEnv(memoise=False), NativeEnv()
+        self.spec = replace(self._native.spec, fork="replay")
+
+    def reset(self, task: Task, seed: int) -> StepResult:
+        """Start a task in both."""
+        return _same(self._stock.reset(task, seed), self._native.reset(task, seed))
+
+    def step(self, action: str) -> StepResult:
+        """Apply an action in both."""
+        return _same(self._stock.step(action), self._native.step(action))
+
+    def snapshot(self) -> Any:
+        """Return the native state."""
+        return self._native.snapshot()
+
+    def restore(self, snapshot: Any) -> StepResult:
+        """Refuse: the stock engine cannot."""
+        raise NotImplementedError("the stock engine is reached by replay")
+
+    def load(self, task: Task, state: bytes) -> StepResult:
+        """Refuse: the stock engine cannot."""
+        raise NotImplementedError("the stock engine is reached by replay")
+
+    def dump(self) -> bytes | None:
+        """Return the native state as bytes, for the oracle."""
+        return self._native.dump()
+
+    def state_hash(self) -> str:
+        """Return the native state's hash."""
+        return self._native.state_hash()
+
+    def close(self) -> None:
+        """Free both."""
+        self._stock.close()
+        self._native.close()
+
+
+def _same(stock: StepResult, native: StepResult) -> StepResult:
+    if stock != native:
+        raise SystemExit(f"The engines differ, nothing was measured: {stock} and {native}")
+    return stock
+
+
+@dataclass
+class Bench:
+    """Runs iterations of one student, each in a fresh root, with engine and learner started beforehand.
+
+    Args:
+        student: Folder of the student.
+        streamed: Groups stream through the stages, instead of one stage after the other.
+    """
+
+    student: Path
+    streamed: bool = False
+
+    @cached_property
+    def roots(self) -> Path:
+        """Folder of the roots; each is removed after its iteration."""
+        return Path(mkdtemp(prefix="pivotopd-bench-"))
+
+    def close(self) -> None:
+        """Remove what is left."""
+        shutil.rmtree(self.roots, ignore_errors=True)
+
+    def config(self, shape: Shape, root: Path) -> RunConfig:
+        """Return the configuration of an iteration."""
+        data: dict[str, Any] = {key: value for key, value in STUDENT.items() if key != "warm_start"}
+        data |= {
+            "name": "bench",
+            "root": str(root),
+            "student": {"kind": "pretrained", "path": str(self.student)},
+        }
+        data["environment"] = {**data["environment"], "max_turns": shape.max_turns}
+        data["rollout"] = {**data["rollout"], "tasks": shape.tasks, "group_size": shape.group_size}
+        reach = "replay" if shape.replay or shape.stock else "snapshot"
+        data["recovery"] = {"depth": shape.depth, "limit": shape.chains, "reach": reach}
+        data["method"] = {"name": shape.method}
+        if shape.method == "pivotopd":
+            data["method"]["lesson_weight"] = 0.001 if shape.lessons else 0.0
+        return RunConfig.model_validate(data)
+
+    @contextmanager
+    def prepared(self, shape: Shape) -> Iterator[tuple[Work, Plan]]:
+        """Yield the work and plan of one iteration: with a fresh root; engine and learner are running."""
+        root = Path(mkdtemp(dir=self.roots))
+        native = open_environment(self.config(shape, root).environment)
+
+        def slow(config: RunConfig, _: Environment, speaker: Any = None) -> Teacher:
+            return SlowTeacher(make_teacher(config, native, speaker), shape.latency_s, shape.lessons)
+
+        try:
+            work, plan = open_run(self.config(shape, root))
+            if shape.stock:
+                work.environment = MeteredEnvironment(StockBeside(native))
+            with closing(work), patch.object(teaching, "make_teacher", slow):
+                start = plan.start()
+                work.engine(start)
+                with learner_at(work, start, start, start.digest):
+                    pass  # in a run it is held since the iteration before
+                work.environment.tasks(work.config.environment.train_split)
+                _ = [plan.job(stage, 0) for stage in plan.stages()]
+                yield work, plan
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+    def run(self, shape: Shape) -> Outcome:
+        """Run one iteration."""
+        with self.prepared(shape) as (work, plan):
+            wall, cpu = time.perf_counter(), cpu_seconds()
+            artifacts = self._stages(work, plan)
+            cost = Cost(1, time.perf_counter() - wall, cpu_seconds() - cpu)
+            return _outcome(cost, artifacts)
+
+    def _stages(self, work: Work, plan: Plan) -> dict[str, Artifact]:
+        if self.streamed:
+            raise NotImplementedError("this version has no streamed iteration")
+        return {stage: perform(work, plan.job(stage, 0)).artifact for stage in plan.stages()}
+
+
+def _outcome(cost: Cost, artifacts: Mapping[str, Artifact]) -> Outcome:
+    manifests = {stage: artifact.manifest for stage, artifact in artifacts.items()}
+    ledger = set(Counts().listed())
+    return Outcome(
+        cost,
+        sum((Counts.of(one.counts) for one in manifests.values()), Counts()),
+        {
+            f"{stage}/{name}": value
+            for stage, one in manifests.items()
+            for name, value in one.counts.items()
+            if name not in ledger
+        },
+        {f"{stage}/{name}": value for stage, one in manifests.items() for name, value in one.seconds.items()},
+        {stage: one.content_digest for stage, one in manifests.items()},
+    )

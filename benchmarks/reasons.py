@@ -1,0 +1,63 @@
+"""Why a gate can be missed on a CPU with a tiny student; shown on the page beside what was missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REASONS: Mapping[str, str] = {
+    "overhead/k1/latency": (
+        "A teacher's round of half a second is long beside an iteration of a few seconds on a CPU: K "
+        "= 1 waits for two rounds (labels, one recovery query), and behind barriers nothing hides "
+        "them. The same rounds are a few percent of an iteration of 46 s."
+    ),
+    "overhead/k2/latency": (
+        "As for K = 1, with three rounds; each depth asks after the depth before it was played, so "
+        "the rounds of one chain cannot overlap. What can is one group's rounds with another group's "
+        "play."
+    ),
+    "overhead/k4/latency": ("As for K = 1, with five rounds."),
+    "overhead/k2/lesson": (
+        "A lesson scored at every turn is one more forward pass over all tokens under a longer "
+        "prompt. Beside a tiny student's cheap decoding it weighs more than beside a real one's."
+    ),
+    "overhead/k": (
+        "Each gold action is one more scored row, and each recovery turn one more row to generate, "
+        "score and train. The iteration it is compared with has no fixed costs: engine and learner "
+        "are running."
+    ),
+    "restore/own/bytes": (
+        "Our own engine replays a turn in some ten microseconds; reading a stored state is not five "
+        "times cheaper than that. Recovery reads a state once a chain and then goes on in the "
+        "instance."
+    ),
+    "restore/stock/bytes": ("Reading the bytes, not restoring the state, takes the time."),
+    "rollout/lockstep": (
+        "The loop wastes only what finished episodes' slots generate, so its loss grows with the "
+        "share of successes. The warm-started student fails often, and a failed episode uses its slot "
+        "to the limit. On one CPU core decoding costs by the row, so shorter batches gain no more "
+        "than the responses saved: the exact ratio of responses stands beside the value."
+    ),
+    "update/trl": (
+        "TRL 1.16 computes its head in tiles, for response tokens only, as we do; what is left is its "
+        "padding to the longest row of the batch, and small matrices."
+    ),
+    "loss/memory": ("The peak holds the head's gradient and a few chunks of logits, whatever T is."),
+    "orchestration/share": (
+        "A tiny student's iteration takes seconds, so that milliseconds of Prefect, manifests and "
+        "Parquet files, and a checkpoint after each update, count. They do not grow with the model, "
+        "except the checkpoint."
+    ),
+    "orchestration/engine_starts": (
+        "A new policy gets a new engine, in the same process: its weights are loaded, nothing is compiled."
+    ),
+    "growth": (
+        "Prompts grow until the window of earlier turns is full, so short episodes have shorter prompts."
+    ),
+}
+"""Beginning of a name to the reason; the longest that fits."""
+
+
+def reason_of(name: str) -> str:
+    """Return why a value can miss its gate."""
+    fitting = [prefix for prefix in REASONS if name.startswith(prefix)]
+    return REASONS[max(fitting, key=len)] if fitting else "Not explained yet."
