@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pivotopd.errors import ConfigError
 from pivotopd.models.base import PolicyEngine
 from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
 from pivotopd.models.devices import compute_device
@@ -70,4 +71,10 @@ def _vllm_runs(section: EngineSection, folder: Path) -> bool:
     from pivotopd.models.vllm_engine import check_model, check_vllm  # noqa: PLC0415 - optional
 
     check_vllm(where="engine.kind")
+    if section.data_parallel > 1:
+        raise ConfigError(
+            f"an engine inside a run is one copy of the model, not {section.data_parallel}",
+            where="engine.data_parallel",
+            mend="leave it at 1; tensor_parallel spreads one copy over several GPUs",
+        )
     return check_model(folder, may_fall_back=section.fallback == "transformers")

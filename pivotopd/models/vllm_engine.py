@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, Preempted
+from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, PivotError, Preempted
 from pivotopd.ledger import Counts
 from pivotopd.models.base import (
     Completion,
@@ -39,6 +40,7 @@ _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+_LOOK_S: Final = 0.2
 _CPU_BLOCK_TOKENS: Final = 32
 """Prompts share whole blocks only; vLLM's 128 for CPUs leave most of a short prompt unshared."""
 _MEND: Final = (
@@ -137,6 +139,8 @@ class VllmEngine:
             gpu_memory_utilization=gpu_memory_share,
             tensor_parallel_size=tensor_parallel,
         )
+        self._closed = threading.Event()
+        _wake_when_dead(self._llm.llm_engine.engine_core, self._closed)
         with self._alive():
             self._llm.collective_rpc("end_with", args=(os.getpid(),))
 
@@ -256,9 +260,9 @@ class VllmEngine:
             try:
                 self._llm.collective_rpc("reload_policy", args=(str(folder), mend_head))
                 emptied = self._llm.reset_prefix_cache()
-            except _dead():
-                raise
             except Exception as error:  # whatever a worker met: half of the weights may be new
+                if self._is_dead or isinstance(error, PivotError):
+                    raise
                 self.close()
                 raise EngineFault(
                     f"vLLM could not take the new weights: {_first_line(error)}",
@@ -272,6 +276,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """End vLLM's process and free its memory; the engine is of no use afterwards."""
+        self._closed.set()
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.llm_engine.engine_core.shutdown()
@@ -283,7 +288,11 @@ class VllmEngine:
             raise EngineFault("the vLLM engine has been ended", mend="start the same command again")
         try:
             yield
-        except _dead() as error:
+        except Exception as error:
+            if not self._is_dead:
+                if isinstance(error, Preempted):
+                    self.close()  # requests of the interrupted call are still in it
+                raise
             self.close()
             raise EngineFault(
                 "vLLM's process ended while it worked",
@@ -291,10 +300,13 @@ class VllmEngine:
                 mend="start the same command again: what is finished is kept. If memory was short, lower "
                 "engine.gpu_memory_share or engine.concurrency; VLLM_LOGGING_LEVEL=INFO shows its messages",
             ) from error
-        except BaseException as error:
-            if not isinstance(error, Exception) or isinstance(error, Preempted):
-                self.close()  # requests of the interrupted call are still in it
+        except BaseException:
+            self.close()
             raise
+
+    @property
+    def _is_dead(self) -> bool:
+        return self._llm is not None and bool(self._llm.llm_engine.engine_core.resources.engine_dead)
 
     def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not 0 <= sampling.temperature < math.inf or sampling.max_tokens < 1:
@@ -308,11 +320,25 @@ class VllmEngine:
             )
 
 
-def _dead() -> type[Exception]:
-    from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - optional and heavy
+def _wake_when_dead(core: Any, closed: threading.Event) -> None:
+    """Fail what waits for vLLM's process once that is gone: vLLM's own client would wait for ever.
 
-    dead: type[Exception] = EngineDeadError
-    return dead
+    Args:
+        core: vLLM's client of the process.
+        closed: Set when the engine is closed.
+    """
+
+    def watch() -> None:
+        while not closed.wait(_LOOK_S):
+            if core.resources.engine_dead:
+                gone = RuntimeError("vLLM's process is gone")
+                core.outputs_queue.put_nowait(gone)
+                for future in list(core.utility_results.values()):
+                    if not future.done():
+                        future.set_exception(gone)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _first_line(error: Exception) -> str:

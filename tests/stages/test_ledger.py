@@ -15,11 +15,12 @@ from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.base import StepResult, Task
 from pivotopd.learner import Learner
 from pivotopd.ledger import FIELDS, Counts
-from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
+from pivotopd.models.base import Completion, PolicyEngine, Request, Sampling, ScoreRequest
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.records import Turn
 from stages import work as work_module
 from stages.runs import open_run
+from stages.work import Source, Work
 from tests.small_student import small_config
 from tests.stages.conftest import StoredRun
 
@@ -67,13 +68,13 @@ def _count_environment(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
 
 
 def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
-    made, generate, score = (
-        TransformersEngine.__init__, TransformersEngine.generate, TransformersEngine.score,
-    )  # fmt: skip
+    generate, score = TransformersEngine.generate, TransformersEngine.score
 
-    def starts(self: TransformersEngine, *arguments: Any, **named: Any) -> None:
+    begun = Work._start_engine
+
+    def starts(self: Work, source: Source) -> PolicyEngine:
         log["engine_starts"] += 1
-        made(self, *arguments, **named)
+        return begun(self, source)
 
     def generates(
         self: TransformersEngine, requests: Sequence[Request], sampling: Sampling
@@ -91,8 +92,9 @@ def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
         log["scored_tokens"] += sum(len(one.response_ids) for one in requests)
         return score(self, requests)
 
-    for name, counted in (("__init__", starts), ("generate", generates), ("score", scores)):
+    for name, counted in (("generate", generates), ("score", scores)):
         patch.setattr(TransformersEngine, name, counted)
+    patch.setattr(Work, "_start_engine", starts)
 
 
 def spent(artifact: Artifact) -> Counts:
