@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from pivotopd.engine_section import CUTTING, EngineSection
 from pivotopd.launch.section import LaunchSection
 from pivotopd.methods.sections import MethodSection, PivotOpdMethod
-from pivotopd.models.section import CUTTING, EngineSection
 from pivotopd.section import Count, LearningRate, NonNegative, Positive, Section, Share, WholeNumber
 
 

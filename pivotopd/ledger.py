@@ -62,7 +62,7 @@ class Counts:
 
     model_loads: int = _count("process", "checkpoints read into memory", varies=True)
     engine_starts: int = _count(
-        "process", "engines started that generate; a model that only scores is a load", varies=True
+        "process", "engines started that generate, not models that only score", varies=True
     )
     learner_starts: int = _count("process", "learners started", varies=True)
     bytes_written: int = _count("process", "bytes of tables and files, without the manifest", varies=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ConfigError
 from pivotopd.models.base import PolicyEngine
 from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
 from pivotopd.models.devices import compute_device
-from pivotopd.models.section import EngineSection
 from pivotopd.models.transformers_engine import TransformersEngine
 
 

@@ -1,4 +1,4 @@
-"""A training whose responses vLLM writes: one engine for all of it, in step with the learner, and no orphan."""
+"""A training whose responses vLLM writes: one engine for all of it, in step with the learner, no orphan."""
 
 from __future__ import annotations
 
