@@ -27,7 +27,7 @@ GPU_LIMIT = "pivotopd-gpu"
 """Prefect's global concurrency limit with a slot for each GPU; where there is none, nobody waits."""
 _ALLOCATED = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
 """Variables of a process whose GPUs a cluster has handed out already."""
-_perform: Callable[[Work, Job], Done] = perform
+_perform: Callable[[Work, Job], Done] | None = None
 
 
 def perform_through(performer: Callable[[Work, Job], Done]) -> None:
@@ -36,8 +36,13 @@ def perform_through(performer: Callable[[Work, Job], Done]) -> None:
     _perform = performer
 
 
-def run_job(work: Work, job: Job) -> Done:
+def run_job(work: Work, job: Job, here: Callable[[Work, Job], Done] = perform) -> Done:
     """Run a job as a task run of the current flow.
+
+    Args:
+        work: The process's share of the run.
+        job: The job.
+        here: Does it where this process does the jobs itself.
 
     Raises:
         PivotError: The stage's own error, unchanged.
@@ -57,7 +62,7 @@ def run_job(work: Work, job: Job) -> Done:
     def body(digest: str, uri: str) -> State[Any]:
         try:
             with _gpus(work, job):
-                done = _perform(work, job)
+                done = (_perform or here)(work, job)
         except StorageError:
             raise
         except PivotError as error:  # a returned state: raising would also print Prefect's traceback
