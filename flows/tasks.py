@@ -20,7 +20,7 @@ from stages.work import Job, Work
 
 STORAGE_RETRIES = 2
 STORAGE_DELAY_S = 10
-_perform: Callable[[Work, Job], Done] = perform
+_perform: Callable[[Work, Job], Done] | None = None
 
 
 def perform_through(performer: Callable[[Work, Job], Done]) -> None:
@@ -29,8 +29,13 @@ def perform_through(performer: Callable[[Work, Job], Done]) -> None:
     _perform = performer
 
 
-def run_job(work: Work, job: Job) -> Done:
+def run_job(work: Work, job: Job, here: Callable[[Work, Job], Done] = perform) -> Done:
     """Run a job as a task run of the current flow.
+
+    Args:
+        work: The process's share of the run.
+        job: The job.
+        here: Does it where this process does the jobs itself.
 
     Raises:
         PivotError: The stage's own error, unchanged.
@@ -49,7 +54,7 @@ def run_job(work: Work, job: Job) -> Done:
     )
     def body(digest: str, uri: str) -> State[Any]:
         try:
-            done = _perform(work, job)
+            done = (_perform or here)(work, job)
         except StorageError:
             raise
         except PivotError as error:  # a returned state: raising would also print Prefect's traceback

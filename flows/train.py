@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -27,7 +28,7 @@ from pivotopd.provenance import git_commit, package_versions
 from pivotopd.tracking import RunStatus, Tracker, experiment_of, open_tracker
 from stages.metrics import metrics_of
 from stages.plan import Plan
-from stages.runner import Done, describe
+from stages.runner import Done, Streamer, describe, streamed
 from stages.runs import open_run
 from stages.work import Job, Work
 
@@ -61,10 +62,10 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     """
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
-        with closing(work), tracked(work) as tracker:
+        with closing(work), closing(Streamer(partial(streamed, plan))) as streamer, tracked(work) as tracker:
             idle = 0
             for job in jobs_of(plan):
-                done = run_job(work, job)
+                done = run_job(work, job, streamer.perform)
                 report(tracker, done)
                 if job.stage == "update":
                     idle = (idle + 1) * done.artifact.manifest.counts["idle"]
@@ -173,7 +174,7 @@ def report(tracker: Tracker, done: Done) -> None:
 def _tags(work: Work, *, trains: bool) -> dict[str, str]:
     config = work.config
     identity = canonical_json(
-        config.model_dump(mode="json", exclude={"root", "tracking", "threads", "launch"})
+        config.model_dump(mode="json", exclude={"root", "tracking", "threads", "streaming", "launch"})
     )
     tags = {
         "method": config.method.name,

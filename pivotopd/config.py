@@ -425,6 +425,8 @@ class RunConfig(Section):
     """Storage root: a folder or an fsspec URI; the run lies at ROOT/NAME."""
     threads: Count = 1
     """CPU threads of the model engines in this process."""
+    streaming: Literal["none", "exact", "joined"] = "none"
+    """Label finished groups while others still play; `joined`: recover them too, in the rollout's batches."""
     environment: EnvironmentSection = EnvironmentSection()
     """Environment."""
     student: StudentSection = Field(default_factory=TinyStudent)

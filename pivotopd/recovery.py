@@ -10,8 +10,10 @@ without the hint.
 
 from __future__ import annotations
 
+from collections.abc import Generator as Steps
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.environments.base import Env, Environment
@@ -29,6 +31,30 @@ class Recovered:
 
     turns: list[Turn]
     chains: list[Chain]
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """Questions to the teacher that a recovery waits for; it goes on with one action or None each."""
+
+    queries: Sequence[Query]
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Prompts that a recovery waits for; it goes on with one completion each.
+
+    Attributes:
+        requests: The prompts.
+        chains: Episode and pivotal turn of each.
+    """
+
+    requests: Sequence[Request]
+    chains: Sequence[tuple[str, int]]
+
+
+Recovering = Steps[Asks | Writes, Any, Recovered]
+"""A recovery that stops wherever it needs the teacher or the engine, and is sent what they answered."""
 
 
 @dataclass(slots=True)
@@ -90,7 +116,27 @@ class Recoverer:
     def recover(
         self, transcripts: Mapping[str, Transcript], labels: Sequence[Label], iteration: int
     ) -> Recovered:
-        """Return the branches of an iteration.
+        """Return the branches of an iteration, asking this recoverer's teacher and generator.
+
+        Arguments and errors are those of :meth:`steps`.
+        """
+        steps = self.steps(transcripts, labels, iteration)
+        answer: Sequence[str | None] | Sequence[Completion] | None = None
+        while True:
+            try:
+                asked = steps.send(answer)
+            except StopIteration as stop:
+                recovered: Recovered = stop.value
+                return recovered
+            if isinstance(asked, Asks):
+                answer = self.teacher.next_actions(asked.queries)
+            else:
+                answer = self.generator.generate(asked.requests, self.sampling)
+
+    def steps(
+        self, transcripts: Mapping[str, Transcript], labels: Sequence[Label], iteration: int
+    ) -> Recovering:
+        """Write the branches of an iteration, or of a part of it whose labels pass no limit together.
 
         Args:
             transcripts: Episodes by id.
@@ -117,7 +163,9 @@ class Recoverer:
             if index in chosen
         ]
         for depth in range(1, self.depth + 1):
-            self._deepen([chain for chain in chains if chain.stopped is None], depth)
+            going = [chain for chain in chains if chain.stopped is None]
+            if going:
+                yield from self._deepen(going, depth)
         for chain in chains:
             if chain.stopped is None:
                 chain.stop("depth")
@@ -144,12 +192,13 @@ class Recoverer:
         prompt = self.prompter.rebuilt(turns, pivot + 1)
         return _Chain(transcript, pivot, pairs, prompt, now.snapshot, now.state_hash)
 
-    def _deepen(self, chains: Sequence[_Chain], depth: int) -> None:
+    def _deepen(self, chains: Sequence[_Chain], depth: int) -> Steps[Asks | Writes, Any, None]:
         """Give every chain its turn at one depth, in one batch of queries and one of requests."""
         self.teacher_queries += len(chains)
         queries = [Query(chain.transcript.task, chain.prompt.view, chain.snapshot) for chain in chains]
+        golds: Sequence[str | None] = yield Asks(queries)
         asking: list[_Chain] = []
-        for chain, gold in zip(chains, self.teacher.next_actions(queries), strict=True):
+        for chain, gold in zip(chains, golds, strict=True):
             hinted = self.prompter.hinted(chain.prompt, hint=gold) if gold else None
             if gold is None:
                 chain.stop("unresolved")
@@ -160,8 +209,9 @@ class Recoverer:
             else:
                 chain.gold, chain.hinted = gold, hinted
                 asking.append(chain)
+        names = [(chain.transcript.episode.episode, chain.pivot) for chain in asking]
         requests = [Request(chain.hinted, self._seed(chain, depth)) for chain in asking]
-        completions = self.generator.generate(requests, self.sampling) if requests else []
+        completions: Sequence[Completion] = (yield Writes(requests, names)) if requests else []
         for chain, request, completion in zip(asking, requests, completions, strict=True):
             action = self._keep(chain, request, completion, depth)
             if action is not None and depth < self.depth:

@@ -8,20 +8,23 @@ what a hinted model writes (a committed action, no mention of the hint) do not a
 
 from __future__ import annotations
 
+from collections.abc import Generator as Steps
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from pivotopd.recovery import Recoverer, _Chain
+from pivotopd.recovery import Asks, Recoverer, Writes, _Chain
 from pivotopd.teacher.base import Query
 
 
 class ReverseRecoverer(Recoverer):
     """A :class:`~pivotopd.recovery.Recoverer` whose rows are the recorded turns after each pivotal turn."""
 
-    def _deepen(self, chains: Sequence[_Chain], depth: int) -> None:
+    def _deepen(self, chains: Sequence[_Chain], depth: int) -> Steps[Asks | Writes, Any, None]:
         self.teacher_queries += len(chains)
         queries = [Query(chain.transcript.task, chain.prompt.view, chain.snapshot) for chain in chains]
-        for chain, gold in zip(chains, self.teacher.next_actions(queries), strict=True):
+        golds: Sequence[str | None] = yield Asks(queries)
+        for chain, gold in zip(chains, golds, strict=True):
             hinted = self.prompter.hinted(chain.prompt, hint=gold) if gold else None
             turns = chain.transcript.turns
             recorded = turns[chain.pivot + depth]

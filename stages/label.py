@@ -5,11 +5,14 @@ For a method with skills written in hindsight it names no action; the lessons ar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import LocalSection, RunConfig, SelfSection
+from pivotopd.ledger import Counts
 from pivotopd.records import Label, Lesson
+from pivotopd.teacher.base import Reading, Teacher, Transcript
 from pivotopd.teacher.pivots import labels_of, lesson_of
 from stages.metrics import metrics_text
 from stages.teaching import teacher_of
@@ -32,10 +35,10 @@ def reads(config: RunConfig) -> dict[str, Any]:
 
 def run(work: Work, job: Job) -> Artifact:
     """Label the iteration's episodes and publish the labels."""
-    config, watch, ledger = work.config, Stopwatch(), Ledger(work)
+    watch, ledger = Stopwatch(), Ledger(work)
     with watch.phase("read"):
         transcripts = transcripts_of(
-            work.input(job, "rollout"), work.environment, config.environment.train_split
+            work.input(job, "rollout"), work.environment, work.config.environment.train_split
         )
     with watch.phase("load"):
         teacher = teacher_of(work, job)
@@ -43,17 +46,42 @@ def run(work: Work, job: Job) -> Artifact:
     lessons: list[Lesson] = []
     with watch.phase("teach"):
         listed = list(transcripts.values())
-        read = teacher.analyse if config.method.analysed else teacher.read
-        for done, (transcript, reading) in enumerate(zip(listed, read(listed), strict=True), start=1):
-            labels += labels_of(
-                reading,
-                transcript.turns,
-                work.environment.wording,
-                teacher.name,
-                config.teacher.max_candidates,
-            )
+        for done, (transcript, reading) in enumerate(
+            zip(listed, readings(work, teacher, listed), strict=True), start=1
+        ):
+            labels += labels_from(work, teacher, transcript, reading)
             lessons.append(lesson_of(reading, transcript.episode, teacher.name))
             work.progress("episodes labelled", done, len(listed))
+    return publish(work, job, labels, lessons, teacher, lambda: ledger.spent, watch)
+
+
+def readings(work: Work, teacher: Teacher, transcripts: Sequence[Transcript]) -> list[Reading]:
+    """Return what a teacher says about episodes, in the method's way."""
+    return (teacher.analyse if work.config.method.analysed else teacher.read)(transcripts)
+
+
+def labels_from(work: Work, teacher: Teacher, transcript: Transcript, reading: Reading) -> list[Label]:
+    """Return the labels of one episode."""
+    return labels_of(
+        reading,
+        transcript.turns,
+        work.environment.wording,
+        teacher.name,
+        work.config.teacher.max_candidates,
+    )
+
+
+def publish(
+    work: Work,
+    job: Job,
+    labels: Sequence[Label],
+    lessons: Sequence[Lesson],
+    teacher: Teacher,
+    spent: Callable[[], Counts],
+    watch: Stopwatch,
+) -> Artifact:
+    """Publish labels and lessons: one lesson an episode, both in the order of the episodes."""
+    episodes = len(lessons)
     pivotal = sum(label.pivotal for label in labels)
     told = sum(one.lesson is not None for one in lessons)
     unread = sum(one.unread is not None for one in lessons)
@@ -68,23 +96,23 @@ def run(work: Work, job: Job) -> Artifact:
                     "label/pivotal": pivotal,
                     "label/unresolved": sum(label.gold_action is None for label in labels),
                     "label/lessons": told,
-                    "label/unread_share": unread / max(1, len(transcripts)),
-                    "label/pivotal_per_episode": pivotal / max(1, len(transcripts)),
+                    "label/unread_share": unread / max(1, episodes),
+                    "label/pivotal_per_episode": pivotal / max(1, episodes),
                     "label/episodes_with_pivot_share": len({one.episode for one in labels if one.pivotal})
-                    / max(1, len(transcripts)),
+                    / max(1, episodes),
                 }
             ),
         )
         return writer.publish(
             counts={
-                "episodes": len(transcripts),
+                "episodes": episodes,
                 "labels": len(labels),
                 "pivotal": pivotal,
                 "lessons": told,
                 "unread": unread,
                 **teacher.counts,
             },
-            spent=ledger.spent + teacher.spent,
+            spent=spent() + teacher.spent,
             seconds=watch.seconds,
         )
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
+from pivotopd.ledger import Counts
+from pivotopd.models.base import Generator
 from pivotopd.records import Chain, Turn
+from pivotopd.recovery import Recovered, Recoverer
+from pivotopd.teacher.base import Teacher
 from stages.ablations import labels_read, recoverer_kind
 from stages.metrics import metrics_text
 from stages.teaching import teacher_of
@@ -49,7 +54,16 @@ def run(work: Work, job: Job) -> Artifact:
         labels = labels_read(work, job, {key: len(one.turns) for key, one in transcripts.items()})
         engine = work.engine(job.inputs["policy"])
     teacher = teacher_of(work, job)
-    recoverer = recoverer_kind(config)(
+    recoverer = recoverer_of(work, job, engine, teacher)
+    with watch.phase("recover"):
+        recovered = recoverer.recover(transcripts, labels, job.iteration or 0)
+    return publish(work, job, recovered, recoverer, lambda: ledger.spent, watch)
+
+
+def recoverer_of(work: Work, job: Job, engine: Generator, teacher: Teacher) -> Recoverer:
+    """Return what writes a job's recoveries."""
+    config = work.config
+    return recoverer_kind(config)(
         work.environment,
         work.prompter(job.inputs["policy"]),
         engine,
@@ -61,8 +75,18 @@ def run(work: Work, job: Job) -> Artifact:
         how=config.recovery.reach,
         run_seed=config.seed,
     )
-    with watch.phase("recover"):
-        recovered = recoverer.recover(transcripts, labels, job.iteration or 0)
+
+
+def publish(
+    work: Work,
+    job: Job,
+    recovered: Recovered,
+    recoverer: Recoverer,
+    spent: Callable[[], Counts],
+    watch: Stopwatch,
+) -> Artifact:
+    """Publish the branches, by episode, pivotal turn and depth."""
+    teacher = recoverer.teacher
     stops = Counter(chain.stopped for chain in recovered.chains)
     obeyed = sum(
         work.environment.wording.normal_form(turn.action)
@@ -91,7 +115,7 @@ def run(work: Work, job: Job) -> Artifact:
                 **{f"stopped_{reason}": count for reason, count in sorted(stops.items())},
                 **teacher.counts,
             },
-            spent=ledger.spent + teacher.spent,
+            spent=spent() + teacher.spent,
             seconds=watch.seconds,
         )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pivotopd.artifacts import Artifact
@@ -13,6 +13,7 @@ from pivotopd.depth import Tail
 from pivotopd.errors import ConfigError
 from pivotopd.evaluation import summarise_panel
 from pivotopd.expert import Begun, with_beginnings
+from pivotopd.ledger import Counts
 from pivotopd.records import Episode, Skill, Turn
 from pivotopd.rollout import Job as EpisodeJob
 from pivotopd.rollout import Origin, Played, Player, training_jobs
@@ -44,10 +45,36 @@ def reads(config: RunConfig) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Playing:
+    """A rollout that is ready to be played.
+
+    Attributes:
+        player: Plays it.
+        begun: The episodes' jobs.
+        limit: Turn limit.
+    """
+
+    player: Player
+    begun: Begun
+    limit: int
+
+
 def run(work: Work, job: Job) -> Artifact:
     """Play the iteration's episodes and publish them."""
-    config, iteration = work.config, _iteration(job)
     watch, ledger = Stopwatch(), Ledger(work)
+    playing = prepare(work, job, watch)
+    played: list[Played] = []
+    with watch.phase("play"):
+        for one in playing.player.play(playing.begun.jobs):
+            played.append(one)
+            work.progress("episodes", len(played), len(playing.begun.jobs))
+    return publish(work, job, playing, played, lambda: ledger.spent, watch)
+
+
+def prepare(work: Work, job: Job, watch: Stopwatch) -> Playing:
+    """Load what the rollout needs, and say which episodes are to be played."""
+    config, iteration = work.config, _iteration(job)
     split = config.environment.train_split
     with watch.phase("load"):
         engine, tasks = work.engine(job.inputs["policy"]), work.environment.tasks(split)
@@ -75,24 +102,27 @@ def run(work: Work, job: Job) -> Artifact:
     )
     if "skills" in job.inputs:
         jobs = with_skills(jobs, work.input(job, "skills").rows(Skill), config.method.prompt_skills)
-    begun = _begun(work, jobs, iteration, limit)
-    played: list[Played] = []
-    with watch.phase("play"):
-        for one in player.play(begun.jobs):
-            played.append(one)
-            work.progress("episodes", len(played), len(jobs))
-    played.sort(key=lambda one: one.episode.episode)
-    _refuse_no_prompt(played, config.rollout.prompt_tokens)
+    return Playing(player, _begun(work, jobs, iteration, limit), limit)
+
+
+def publish(
+    work: Work,
+    job: Job,
+    playing: Playing,
+    played: Sequence[Played],
+    spent: Callable[[], Counts],
+    watch: Stopwatch,
+) -> Artifact:
+    """Publish the episodes that were played, whatever order they ended in."""
+    played = sorted(played, key=lambda one: one.episode.episode)
+    _refuse_no_prompt(played, work.config.rollout.prompt_tokens)
     with watch.phase("write"), work.begin(job) as writer:
         writer.write_rows(Episode, [one.episode for one in played])
         writer.write_rows(Turn, [turn for one in played for turn in one.turns])
-        writer.write_log("metrics.json", metrics_text(_metrics(played, limit)))
+        writer.write_log("metrics.json", metrics_text(_metrics(played, playing.limit)))
         return writer.publish(
-            counts={
-                "episodes": len(played),
-                **begun.counts,
-            },
-            spent=ledger.spent,
+            counts={"episodes": len(played), **playing.begun.counts},
+            spent=spent(),
             seconds=watch.seconds,
         )
 

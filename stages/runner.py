@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pivotopd.artifacts import Artifact
+from stages.plan import Plan
 from stages.work import Job, Work
+
+if TYPE_CHECKING:
+    from stages.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +24,64 @@ class Done:
     cached: bool
 
 
+@dataclass
+class Streamer:
+    """Does a run's jobs; an iteration's rollout, labels and recoveries at once where that is asked for.
+
+    Each job is still asked for in its order and returns its own artifact. Anything else than the jobs that
+    follow ends a stream; what it had not published is done again, stage by stage.
+
+    Args:
+        following: Returns the jobs by stage that may begin while a rollout plays.
+    """
+
+    following: Callable[[Job], Mapping[str, Job]]
+    _stream: Stream | None = None
+
+    def perform(self, work: Work, job: Job) -> Done:
+        """Return a job's artifact, as :func:`perform` does."""
+        found = work.find(job)
+        if found is not None:
+            return Done(job, found, cached=True)
+        if job.stage == "rollout":
+            jobs = self.following(job)
+            if "label" in jobs and not any(work.find(one) for one in jobs.values()):
+                from stages.stream import Stream
+
+                self.close()
+                self._stream = Stream(work, {"rollout": job, **jobs})
+        if self._stream is None or self._stream.jobs.get(job.stage) != job:
+            self.close()
+            return perform(work, job)
+        try:
+            artifact: Artifact = getattr(self._stream, job.stage)()
+        except BaseException:
+            self.close()
+            raise
+        return Done(job, artifact, cached=False)
+
+    def close(self) -> None:
+        """End a stream."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
 def perform(work: Work, job: Job) -> Done:
     """Return a job's artifact, doing the work only where it is not published yet."""
     found = work.find(job)
     if found is not None:
         return Done(job, found, cached=True)
     return Done(job, importlib.import_module(f"stages.{job.stage}").run(work, job), cached=False)
+
+
+def streamed(plan: Plan, job: Job) -> dict[str, Job]:
+    """Return the jobs by stage that may begin while a rollout plays: none where nothing streams."""
+    from stages.stream import can_stream
+
+    if job.iteration is None or not can_stream(plan.config):
+        return {}
+    return {stage: plan.job(stage, job.iteration) for stage in plan.stages() if stage in ("label", "recover")}
 
 
 def describe(job: Job) -> str:

@@ -24,6 +24,7 @@ _OUTSIDE_NAME: Any = {
     "root": True,
     "iterations": True,
     "threads": True,
+    "streaming": True,
     "tracking": True,
     "launch": True,
     "diagnosis": True,

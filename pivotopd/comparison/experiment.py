@@ -22,7 +22,7 @@ START = "start"
 """The reference that stands for the policy before training."""
 _OWN_KEYS = frozenset({"name", "seed"})
 """Keys of a run that the comparison itself sets."""
-_SHARED_KEYS = frozenset({"root", "tracking", "threads"})
+_SHARED_KEYS = frozenset({"root", "tracking", "threads", "streaming"})
 """Keys that all runs share: a method cannot set them."""
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,59}"
 

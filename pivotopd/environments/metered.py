@@ -13,11 +13,11 @@ class MeteredEnvironment:
     """Another environment with a meter on all its instances. Not shared between threads.
 
     Args:
-        inner: The environment.
+        inner: The environment; another meter may count other work with it.
     """
 
     def __init__(self, inner: Environment) -> None:
-        self._inner = inner
+        self._inner = self.inner = inner
         self.spec, self.invalid_penalty = inner.spec, inner.invalid_penalty
         self.wording, self.teacher_wording = inner.wording, inner.teacher_wording
         self.resets = self.steps = self.restores = self.replays = 0

@@ -23,7 +23,7 @@ from pivotopd.progress import Progress, silent
 from pivotopd.runs.contents import artifacts_of, stored_files
 from pivotopd.runs.verify import hash_of
 
-_MAY_DIFFER: Final = frozenset({"root", "iterations", "threads", "tracking"})
+_MAY_DIFFER: Final = frozenset({"root", "iterations", "threads", "streaming", "tracking"})
 """Keys of a configuration in which two copies of a run may differ."""
 
 
