@@ -277,6 +277,8 @@ def describe_keys() -> list[tuple[str, str, str]]:
             if inner and get_origin(info.annotation) is dict:
                 walk(inner[0], f"{prefix}{name}.STAGE.")
             elif inner:
+                if info.default is None:  # without this section unless one of its keys is given
+                    rows.append((prefix + name, "None", (info.description or "").strip()))
                 for section in inner:
                     tag = f" [{_tag_of(section)}]" if len(inner) > 1 else ""
                     walk(section, f"{prefix}{name}{tag}.")

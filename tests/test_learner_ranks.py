@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from pivotopd.learner_ranks import LearnerGroup, Start
 from pivotopd.learner_state import STATE_FILE
 from pivotopd.models.checkpoint import load_policy, save_policy, weights_digest
 from pivotopd.training_rows import TrainingRow
+from tests.conftest import ROOT
 from tests.learner_cases import flat, make_rows, policy, section
 
 
@@ -100,3 +104,50 @@ def test_an_error_of_the_ranks_is_raised_here(folder: Path, rows: list[TrainingR
     with pytest.raises(NothingToTrainOn):
         group.train(cut, 1, None)
     assert not any(alive(process) for process in processes)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from pivotopd.learner_ranks import LearnerGroup, Start
+from tests.learner_cases import section
+
+if __name__ == "__main__":
+    group = LearnerGroup(Start(Path(sys.argv[1]), section(ranks=2), state=None, threads=1))
+    print(*group.process_ids, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_leave_when_their_parent_is_killed(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert parent.stdout is not None
+        processes = [int(word) for word in parent.stdout.readline().split()]
+        assert len(processes) == 2
+        assert all(alive(process) for process in processes)
+    finally:
+        parent.kill()
+        parent.wait()
+    for _ in range(600):
+        if not any(running(process) for process in processes):
+            break
+        time.sleep(0.05)
+    assert not any(running(process) for process in processes)
+
+
+def running(process: int) -> bool:
+    """Whether it runs; one that waits for init to collect it does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.models.base import ScoreRequest
-from pivotopd.models.batching import micro_batches, pack_rows
+from pivotopd.models.batching import join_rows, micro_batches, pack_rows
 
 rows_of = st.lists(
     st.builds(
@@ -29,6 +29,33 @@ def test_pack_by_hand() -> None:
     assert batch.targets.tolist() == [10, 7, 8]
     assert (batch.rows, batch.response_lengths) == ((1, 0), (1, 2))
     assert (batch.computed_tokens, batch.padded_tokens) == (8, 2)
+
+
+def test_joined_by_hand() -> None:
+    batch = join_rows([ScoreRequest([5, 6], [7, 8]), ScoreRequest([9], [10])], [1, 0])
+    assert batch.input_ids.tolist() == [[9, 10, 5, 6, 7, 8]]
+    assert batch.position_ids.tolist() == [[0, 1, 0, 1, 2, 3]]
+    assert batch.response_positions.tolist() == [0, 3, 4]
+    assert batch.targets.tolist() == [10, 7, 8]
+    assert (batch.rows, batch.response_lengths, batch.row_ends) == ((1, 0), (1, 2), (2, 6))
+    assert (batch.computed_tokens, batch.padded_tokens) == (6, 0)
+    assert batch.to("cpu").row_ends == (2, 6)
+
+
+@given(rows_of, st.integers(1, 60))
+def test_packed_batches_hold_every_row_once_without_padding(rows: list[ScoreRequest], budget: int) -> None:
+    batches = micro_batches(rows, budget, packed=True)
+    assert sorted(row for batch in batches for row in batch.rows) == list(range(len(rows)))
+    for batch in batches:
+        assert batch.padded_tokens == 0
+        assert batch.computed_tokens <= budget or len(batch.rows) == 1
+        ends = batch.row_ends
+        assert ends is not None
+        for row, start, end in zip(batch.rows, (0, *ends), ends, strict=False):
+            assert batch.input_ids[0, start:end].tolist() == [*rows[row].prompt_ids, *rows[row].response_ids]
+        taken = [token for row in batch.rows for token in rows[row].response_ids]
+        assert batch.targets.tolist() == taken
+        assert batch.input_ids[0, batch.response_positions + 1].tolist() == taken if taken else True
 
 
 @given(rows_of, st.integers(1, 60))

@@ -388,11 +388,11 @@ def test_nothing_to_train_on_leaves_no_checkpoint(copy: Callable[[], StoredRun])
     assert len(list((Path(run.uri) / "iterations/0000/update").iterdir())) == 1
 
 
-def test_the_update_of_several_ranks_is_refused(
+def test_an_update_under_torchrun_is_refused(
     copy: Callable[[], StoredRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="one rank"):
+    with pytest.raises(ConfigError, match="starts its ranks itself"):
         copy().run("update", 0, "update.learning_rate=0.5")
 
 
