@@ -8,7 +8,7 @@ What is not published when the process ends is done again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 
@@ -17,6 +17,8 @@ from pivotopd.config import EndpointSection, OracleSection, RunConfig
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.errors import PivotError
 from pivotopd.ledger import Counts
+from pivotopd.models.base import PolicyEngine, Scorer
+from pivotopd.models.checkpoint import Policy
 from pivotopd.records import Label, Lesson
 from pivotopd.recovery import Recovered, Recoverer
 from pivotopd.rollout import Played
@@ -26,17 +28,36 @@ from pivotopd.teacher.pivots import lesson_of
 from stages import label, recover, rollout
 from stages.joint import Joint, Recoveries
 from stages.teaching import teacher_of
-from stages.work import Job, Stopwatch, Work
+from stages.work import Job, Kept, Source, Stopwatch, Work
 
 
 class Share(Work):
     """One stage's share of a process: the same models, and counts of its own."""
 
     def __init__(self, whole: Work) -> None:
-        super().__init__(
-            whole.config, whole.layout, whole.progress, whole._policies, whole._engines, whole._kept
-        )
+        super().__init__(whole.config, whole.layout, whole.progress)
         self._whole = whole
+
+    def policy(self, source: Source) -> Policy:
+        """Return the whole's policy."""
+        return self._whole.policy(source)
+
+    def scorer(self, source: Source) -> Scorer:
+        """Return the whole's."""
+        return self._whole.scorer(source)
+
+    def engine(self, source: Source) -> PolicyEngine:
+        """Return the whole's."""
+        return self._whole.engine(source)
+
+    def keep(self, name: str, load: Callable[[], Kept]) -> Kept:
+        """Let the whole keep it."""
+        return self._whole.keep(name, load)
+
+    @property
+    def parity_metrics(self) -> dict[str, float]:
+        """What the whole's probe found."""
+        return self._whole.parity_metrics
 
     @cached_property
     def environment(self) -> MeteredEnvironment:
