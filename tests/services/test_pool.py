@@ -85,7 +85,7 @@ def test_an_engine_that_cannot_reload_is_dropped_and_the_last_one_raises() -> No
     with pytest.raises(ArtifactError):
         pool.reload(Path("next"), "c")
     pool.close()
-    assert bad.closed and good.closed
+    assert (bad.closed, good.closed) == (True, True)
 
 
 def test_engines_of_different_policies_are_refused() -> None:
