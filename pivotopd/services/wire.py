@@ -1,0 +1,141 @@
+"""The wire form of what a policy engine is asked and answers: arrays, bit for bit as they are in memory.
+
+A message is an npz of flat arrays and the lengths that cut them into rows. Ids are int32, nats float32 and
+seeds int64, so a result that came over a wire equals the one computed in process. Nothing is unpickled.
+
+Legend: B rows, N ids of all rows together.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pivotopd.errors import EngineFault
+from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest, TokenIds
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def pack_requests(requests: Sequence[Request], sampling: Sampling) -> bytes:
+    """Return prompts to continue as one message."""
+    return _pack(
+        _rows("prompt", [np.asarray(request.prompt_ids, np.int32) for request in requests], np.int32)
+        | {
+            "seeds": np.array([request.seed for request in requests], np.int64),
+            "temperature": np.float64(sampling.temperature).reshape(1),
+            "max_tokens": np.array([sampling.max_tokens], np.int64),
+        }
+    )
+
+
+def unpack_requests(message: bytes) -> tuple[list[Request], Sampling]:
+    """Return the prompts of a message; EngineFault when it is not one."""
+    arrays = _unpack(message)
+    prompts, seeds = _cut(arrays, "prompt", np.int32), _array(arrays, "seeds", np.int64)
+    temperature, longest = _array(arrays, "temperature", np.float64), _array(arrays, "max_tokens", np.int64)
+    if len(seeds) != len(prompts) or len(temperature) != 1 or len(longest) != 1:
+        raise _damaged("seeds or sampling settings do not fit the prompts")
+    requests = [Request(ids.tolist(), int(seed)) for ids, seed in zip(prompts, seeds, strict=True)]
+    return requests, Sampling(float(temperature[0]), int(longest[0]))
+
+
+def pack_completions(completions: Sequence[Completion]) -> bytes:
+    """Return sampled responses as one message."""
+    return _pack(
+        _rows("response", [completion.response_ids for completion in completions], np.int32)
+        | _rows("nats", [completion.logprobs_nats for completion in completions], np.float32)
+        | {
+            "stopped": np.array([completion.finish_reason == "stop" for completion in completions], np.bool_),
+            "cached_tokens": np.array([completion.cached_tokens for completion in completions], np.int64),
+        }
+    )
+
+
+def unpack_completions(message: bytes) -> list[Completion]:
+    """Return the responses of a message; EngineFault when it is not one."""
+    arrays = _unpack(message)
+    ids, nats = _cut(arrays, "response", np.int32), _cut(arrays, "nats", np.float32)
+    stopped, cached = _array(arrays, "stopped", np.bool_), _array(arrays, "cached_tokens", np.int64)
+    fits = len(ids) == len(nats) == len(stopped) == len(cached)
+    if not fits or any(len(row) != len(other) for row, other in zip(ids, nats, strict=True)):
+        raise _damaged("log-probabilities do not fit the responses")
+    return [
+        Completion(row, logprobs, "stop" if end else "length", int(known))
+        for row, logprobs, end, known in zip(ids, nats, stopped, cached, strict=True)
+    ]
+
+
+def pack_score_requests(requests: Sequence[ScoreRequest]) -> bytes:
+    """Return responses to score, with their prompts, as one message."""
+    prompts = [np.asarray(request.prompt_ids, np.int32) for request in requests]
+    responses = [np.asarray(request.response_ids, np.int32) for request in requests]
+    return _pack(_rows("prompt", prompts, np.int32) | _rows("response", responses, np.int32))
+
+
+def unpack_score_requests(message: bytes) -> list[ScoreRequest]:
+    """Return the responses to score of a message; EngineFault when it is not one."""
+    arrays = _unpack(message)
+    prompts, responses = _cut(arrays, "prompt", np.int32), _cut(arrays, "response", np.int32)
+    if len(prompts) != len(responses):
+        raise _damaged("responses do not fit the prompts")
+    return [ScoreRequest(p.tolist(), r.tolist()) for p, r in zip(prompts, responses, strict=True)]
+
+
+def pack_scores(scores: Sequence[Nats]) -> bytes:
+    """Return the log-probabilities of scored responses as one message."""
+    return _pack(_rows("nats", scores, np.float32))
+
+
+def unpack_scores(message: bytes) -> list[Nats]:
+    """Return the log-probabilities of a message; EngineFault when it is not one."""
+    return _cut(_unpack(message), "nats", np.float32)
+
+
+def _rows(name: str, rows: Sequence[TokenIds] | Sequence[Nats], dtype: type[np.generic]) -> Arrays:
+    """Return B ragged rows as N flat values and B lengths."""
+    flat = np.concatenate([np.zeros(0, dtype), *rows])
+    return {
+        name: flat.astype(dtype, copy=False),
+        f"{name}_lengths": np.array([len(r) for r in rows], np.int64),
+    }
+
+
+def _cut(arrays: Arrays, name: str, dtype: type[np.generic]) -> list[npt.NDArray[Any]]:
+    flat, lengths = _array(arrays, name, dtype), _array(arrays, f"{name}_lengths", np.int64)
+    if (lengths < 0).any() or int(lengths.sum()) != len(flat):
+        raise _damaged(f"the lengths of {name} do not add up")
+    return np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+
+def _array(arrays: Arrays, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    found = arrays.get(name)
+    if found is None or found.dtype != np.dtype(dtype) or found.ndim != 1:
+        raise _damaged(f"{name} is missing or of another type")
+    return found
+
+
+def _pack(arrays: Arrays) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def _unpack(message: bytes) -> Arrays:
+    try:
+        with np.load(io.BytesIO(message), allow_pickle=False) as loaded:
+            return dict(loaded.items())
+    except (ValueError, EOFError, OSError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise _damaged(f"{type(error).__name__}: it cannot be read") from error
+
+
+def _damaged(why: str) -> EngineFault:
+    return EngineFault(
+        f"a message of a policy engine is damaged: {why}",
+        mend="see that the address is one of this program's servers, of the same version",
+    )

@@ -1,0 +1,61 @@
+"""What crosses the wire is what was sent, bit for bit; anything else is one clear error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pivotopd.errors import EngineFault
+from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
+from pivotopd.services import wire
+
+IDS = st.lists(st.integers(0, 2**31 - 1), max_size=8)
+NATS = st.floats(width=32, allow_nan=False)
+
+
+@given(st.lists(st.tuples(IDS, st.integers(-(2**63), 2**63 - 1)), max_size=5), st.floats(0, 2))
+def test_requests_come_back(rows: list[tuple[list[int], int]], temperature: float) -> None:
+    requests, sampling = [Request(ids, seed) for ids, seed in rows], Sampling(temperature, 7)
+    assert wire.unpack_requests(wire.pack_requests(requests, sampling)) == (requests, sampling)
+
+
+@given(st.lists(st.tuples(IDS, IDS), max_size=5))
+def test_score_requests_come_back(rows: list[tuple[list[int], list[int]]]) -> None:
+    requests = [ScoreRequest(prompt, response) for prompt, response in rows]
+    assert wire.unpack_score_requests(wire.pack_score_requests(requests)) == requests
+
+
+@given(st.lists(st.lists(NATS, max_size=6), max_size=5))
+def test_completions_and_scores_are_bit_equal(rows: list[list[float]]) -> None:
+    nats = [np.array(row, np.float32) for row in rows]
+    sent = [Completion(np.arange(len(n), dtype=np.int32), n, "stop", i) for i, n in enumerate(nats)]
+    got = wire.unpack_completions(wire.pack_completions(sent))
+    assert [(c.response_ids.tobytes(), c.logprobs_nats.tobytes(), c.cached_tokens) for c in got] == [
+        (c.response_ids.tobytes(), c.logprobs_nats.tobytes(), c.cached_tokens) for c in sent
+    ]
+    assert [n.tobytes() for n in wire.unpack_scores(wire.pack_scores(nats))] == [n.tobytes() for n in nats]
+
+
+def test_a_cut_response_stays_cut() -> None:
+    sent = Completion(np.array([3], np.int32), np.array([-0.5], np.float32), "length")
+    assert wire.unpack_completions(wire.pack_completions([sent]))[0].finish_reason == "length"
+
+
+@given(st.binary(max_size=64))
+def test_garbage_is_one_error(garbage: bytes) -> None:
+    with pytest.raises(EngineFault, match="damaged"):
+        wire.unpack_scores(garbage)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40, -1])
+def test_a_message_that_was_cut_off_is_one_error(kept: int) -> None:
+    message = wire.pack_scores([np.array([-1.0, -2.0], np.float32)])
+    with pytest.raises(EngineFault, match="damaged"):
+        wire.unpack_scores(message[:kept])
+
+
+def test_a_message_of_another_kind_is_one_error() -> None:
+    with pytest.raises(EngineFault, match="prompt is missing"):
+        wire.unpack_score_requests(wire.pack_scores([]))
