@@ -102,6 +102,8 @@ def _join_torch(backend: str) -> None:
             mend="start several ranks with torchrun, or unset RANK for one",
         )
     if "RANK" in os.environ:
+        if backend == "nccl":
+            torch.cuda.set_device(compute_device())
         dist.init_process_group(backend)
     else:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it

@@ -134,6 +134,20 @@ def run_stage(
                 say(f"    {name} = {value:g}")
 
 
+def _run_update(run: str, iteration: int | None, overrides: list[str]) -> None:
+    """Run the update, alone or as one of the ranks that a launcher started."""
+    from stages.launched_ranks import follow, follows, leading
+
+    if follows():
+        work, _jobs = rerun_jobs(run, "update", iteration, overrides, follow=False)
+        set_threads(work.config.threads)
+        with closing(work):
+            follow(work)
+        return
+    with leading():
+        run_stage("update", run, iteration, overrides, follow=False, dry_run=False, say=typer.echo)
+
+
 def main(stage: str) -> NoReturn:
     """Entry point of ``python -m stages.NAME``."""
 
@@ -143,7 +157,11 @@ def main(stage: str) -> NoReturn:
         overrides: OverridesArgument = None,
         dry_run: DryRunOption = False,
     ) -> None:
-        run_stage(stage, run, iteration, overrides or [], follow=False, dry_run=dry_run, say=typer.echo)
+        given = overrides or []
+        if stage != "update" or dry_run:
+            run_stage(stage, run, iteration, given, follow=False, dry_run=dry_run, say=typer.echo)
+        else:
+            _run_update(run, iteration, given)
 
     command.__doc__ = f"Run the {stage} stage of a run from its stored inputs."
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pivotopd.errors import ConfigError
-from pivotopd.learner import Learner
 from pivotopd.learner_ranks import LearnerGroup, Start, Training
 from pivotopd.ledger import Counts
+from stages.launched_ranks import LaunchedLearner, launched_ranks, learner_of
 from stages.work import Source, Work
 
 _NAME = "learner"
@@ -39,7 +37,7 @@ def learner_at(work: Work, source: Source, initial: Source, then: str) -> Iterat
         then: Digest of the checkpoint that the learner is at afterwards. After an error it is closed.
 
     Raises:
-        ConfigError: The stage itself runs on several ranks, or there are fewer GPUs than ranks.
+        ConfigError: There are fewer GPUs than ranks, or another number than was started.
         ArtifactError: The policy or its state cannot be loaded.
         ClusterError: A rank ended.
     """
@@ -60,20 +58,14 @@ def learner_at(work: Work, source: Source, initial: Source, then: str) -> Iterat
 
 
 def _started(work: Work, source: Source, initial: Source) -> Training:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "the update stage starts its ranks itself",
-            where=f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
-            mend="start it without torchrun, with update.ranks=N",
-        )
     config = work.config.update
-    state = work.policy_folder(source) if source.prefix == work.layout.checkpoints else None
+    state = source if source.prefix == work.layout.checkpoints else None
     base = source if config.lora is None else initial
+    if launched_ranks() > 1:
+        return LaunchedLearner(work, base, state)
     if config.ranks > 1:
-        group = LearnerGroup(Start(work.policy_folder(base), config, state, work.config.threads))
+        folder = None if state is None else work.policy_folder(state)
+        group = LearnerGroup(Start(work.policy_folder(base), config, folder, work.config.threads))
         work.count(Counts(model_loads=config.ranks))
         return group
-    learner = Learner(work.fresh_policy(base), config)
-    if state is not None:
-        learner.load(state)
-    return learner
+    return learner_of(work, base, state)

@@ -252,7 +252,10 @@ def _command(placement: Placement) -> list[str]:
         f"{FILES}/{PurePath(argument).name}" if argument in task.files else argument
         for argument in task.arguments
     ]
-    return start + _ranks(placement) + [literal(argument) for argument in own]
+    ranks = _ranks(placement)
+    if ranks and own[0] == "-m":  # torchrun takes a stage's `--run` for one of its own options otherwise
+        own.insert(1, "--")
+    return start + ranks + [literal(argument) for argument in own]
 
 
 def _ranks(placement: Placement) -> list[str]:

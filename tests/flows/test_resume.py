@@ -49,7 +49,7 @@ def test_a_run_is_resumed_and_forked(student: Path, tmp_path: Path) -> None:
     assert longer["update 0000"]
     assert not longer["update 0001"]
     made = resume(f"{root}/small", home, "--fork", "own", "--from", "1", "update.learning_rate=2e-4")
-    assert "shares 5 artifacts of small by reference" in made
+    assert "shares 6 artifacts of small by reference" in made
     forked = states(made)
     assert forked["rollout 0000"]
     assert forked["update 0000"]

@@ -143,7 +143,7 @@ def test_a_server_that_answers_nobody_ends_the_command_with_5_and_leaves_nothing
     copy: Callable[[], StoredRun], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = copy()
-    before = run.files()
+    before = stored(run)
     with serving(Server(BROKEN[name][0] if name in BROKEN else "", everyone=True)) as server:
         url = f"http://127.0.0.1:{closed_port()}/v1" if name == "down" else server.url
         arguments = ["stage", "label", "--run", run.uri, "--iteration", "0", teacher(url)]
@@ -155,4 +155,4 @@ def test_a_server_that_answers_nobody_ends_the_command_with_5_and_leaves_nothing
     assert "mend:" in shown.err
     assert len(shown.err) < 1000
     assert shown.out == ""
-    assert run.files() == before
+    assert stored(run) == before

@@ -388,14 +388,6 @@ def test_nothing_to_train_on_leaves_no_checkpoint(copy: Callable[[], StoredRun])
     assert len(list((Path(run.uri) / "iterations/0000/update").iterdir())) == 1
 
 
-def test_an_update_under_torchrun_is_refused(
-    copy: Callable[[], StoredRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="starts its ranks itself"):
-        copy().run("update", 0, "update.learning_rate=0.5")
-
-
 def test_idle_iterations_pass_where_they_may(copy: Callable[[], StoredRun]) -> None:
     run = copy()
     lost = ("method=grpo", "update.invalid_penalty=0", "environment.max_turns=1", "update.idle_limit=1")
