@@ -67,9 +67,9 @@ class Platform:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
             "PREFECT_WORKER_QUERY_SECONDS": "5",
-            # On SQLite each round may find the database locked by a worker's poll, and is lost.
+            # So that a schedule that was switched on is seen soon.
             "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5",
-            "PYTHONPATH": str(self.project),
+            "PYTHONPATH": os.pathsep.join([str(self.project), os.environ.get("PYTHONPATH", "")]),
         }
 
     def start_server(self) -> None:

@@ -160,7 +160,7 @@ def test_a_value_that_the_form_refuses_starts_nothing(client: Any) -> None:
     from flows.deployed import stage
 
     before = len(client.read_flow_runs())
-    wrong: Any = "updte"
+    wrong: Any = "no-such-stage"
     with pytest.raises(ParameterTypeError, match="stage: Input should be"):
         stage.validate_parameters({"run": "runs/small", "stage": wrong})
     assert len(client.read_flow_runs()) == before
