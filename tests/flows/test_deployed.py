@@ -86,6 +86,10 @@ def state(client: Any, run: str) -> str:
     return str(client.read_flow_run(run).state_name)
 
 
+def ended(client: Any, run: str) -> bool:
+    return bool(client.read_flow_run(run).state.is_final())
+
+
 def tasks_of(client: Any, run: str) -> dict[str, str]:
     """Return the last state of each of a flow run's tasks by name."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
@@ -120,10 +124,7 @@ def by_clock(platform: Platform, client: Any, killed: tuple[str, set[str]]) -> s
 
     run = wait_for(first, "the clock")
     client.update_deployment_schedule(deployment.id, schedule.id, active=False)
-    wait_for(
-        lambda: client.read_flow_run(run.id).state.is_final(),  # noqa: PLW0108 - read anew
-        "the end of the scheduled run",
-    )
+    wait_for(lambda: ended(client, str(run.id)), "the end of the scheduled run")
     return str(run.id)
 
 
@@ -201,7 +202,7 @@ def test_a_run_whose_worker_died_is_found_crashed_and_its_retry_ends_with_the_sa
     run, done = killed
     wait_for(lambda: state(client, run) == "Crashed", "the automation for lost flow runs")
     platform.prefect("flow-run", "retry", run)
-    wait_for(lambda: client.read_flow_run(run).state.is_final(), "the retry")
+    wait_for(lambda: ended(client, run), "the retry")
     flown = client.read_flow_run(run)
     assert flown.state_name == "Completed"
     assert flown.run_count == 2
