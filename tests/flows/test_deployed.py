@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
+from uuid import UUID
 
 import pytest
 import yaml
@@ -94,7 +95,7 @@ def tasks_of(client: Any, run: str) -> dict[str, str]:
     """Return the last state of each of a flow run's tasks by name."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
-    tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))
+    tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(run)])))
     return {one.name: str(one.state_name) for one in sorted(tasks, key=lambda one: one.expected_start_time)}
 
 
