@@ -44,20 +44,19 @@ Stage = Literal[
 ]
 """Stages that can be run again alone; a test holds them against ``stages.command.STAGES``."""
 
-ConfigPath = Annotated[str, Field(description="YAML file, as the worker's machine sees it.", min_length=1)]
-Run = Annotated[str, Field(description="Address of the run: ROOT/NAME.", min_length=1)]
-Overrides = Annotated[
-    Sequence[str], Field(description="Settings that differ, each KEY=VALUE, such as seed=1.")
-]
-Iteration = Annotated[
-    int | None, Field(description="Updates behind the policy; empty takes the last one.", ge=0)
-]
+Word = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=0)]
 Outcome = dict[str, str] | State[Any]
 
 
 @flow(name="pivotopd-train", flow_run_name="train {config_path}", log_prints=False)
-def train(config_path: ConfigPath, overrides: Overrides = ()) -> Outcome:
-    """Train one policy; a run with the same settings goes on where it stopped."""
+def train(config_path: Word, overrides: Sequence[str] = ()) -> Outcome:
+    """Train one policy; a run with the same settings goes on where it stopped.
+
+    Args:
+        config_path: YAML file, as the worker's machine sees it.
+        overrides: Settings that differ from the file's, each KEY=VALUE, such as seed=1.
+    """
     try:
         config = named(load_config(config_path, list(overrides)))
         _listen(config.threads)
@@ -67,17 +66,25 @@ def train(config_path: ConfigPath, overrides: Overrides = ()) -> Outcome:
 
 
 @flow(name="pivotopd-evaluate", flow_run_name="evaluate {run}", log_prints=False)
-def evaluate(run: Run, iteration: Iteration = None, overrides: Overrides = ()) -> Outcome:
-    """Evaluate a policy of a run, on its own panel or on others."""
+def evaluate(run: Word, iteration: Count | None = None, overrides: Sequence[str] = ()) -> Outcome:
+    """Evaluate a policy of a run, on its own panel or on others.
+
+    Args:
+        run: Address of the run, ROOT/NAME.
+        iteration: Updates behind the policy; empty takes the last one.
+        overrides: Settings that differ from the run's, each KEY=VALUE, such as evaluation.tasks=64.
+    """
     return _of_run(run, lambda: evaluation.evaluate.fn(run, iteration, overrides))
 
 
 @flow(name="pivotopd-evaluate-newest", flow_run_name="evaluate the newest of {root}", log_prints=False)
-def evaluate_newest(
-    root: Annotated[str, Field(description="Storage root, whose newest checkpoint is meant.", min_length=1)],
-    overrides: Overrides = (),
-) -> Outcome:
-    """Evaluate the last policy of the run under a root that was trained last."""
+def evaluate_newest(root: Word, overrides: Sequence[str] = ()) -> Outcome:
+    """Evaluate the last policy of the run under a root that was trained last.
+
+    Args:
+        root: Storage root; of its runs, the one with the newest checkpoint is meant.
+        overrides: Settings that differ from the run's, each KEY=VALUE, such as evaluation.tasks=64.
+    """
     try:
         run = newest_run(root)
     except PivotError as error:
@@ -86,17 +93,25 @@ def evaluate_newest(
 
 
 @flow(name="pivotopd-diagnose", flow_run_name="diagnose {run}", log_prints=False)
-def diagnose(run: Run, iteration: Iteration = None, overrides: Overrides = ()) -> Outcome:
-    """Say where a policy fails, whether one early mistake decides, and whether it recovers."""
+def diagnose(run: Word, iteration: Count | None = None, overrides: Sequence[str] = ()) -> Outcome:
+    """Say where a policy fails, whether one early mistake decides, and whether it recovers.
+
+    Args:
+        run: Address of the run, ROOT/NAME.
+        iteration: Updates behind the policy; empty takes the last one.
+        overrides: Settings that differ from the run's, each KEY=VALUE.
+    """
     return _of_run(run, lambda: diagnosis.diagnose.fn(run, iteration, overrides))
 
 
 @flow(name="pivotopd-compare", flow_run_name="compare {path}", log_prints=False)
-def compare(
-    path: Annotated[str, Field(description="Experiment file, as the worker's machine sees it.")],
-    jobs: Annotated[int, Field(description="Runs at once.", ge=1)] = 1,
-) -> Outcome:
-    """Train every arm with every seed, and report them side by side."""
+def compare(path: Word, jobs: Annotated[int, Field(ge=1)] = 1) -> Outcome:
+    """Train every arm with every seed, and report them side by side.
+
+    Args:
+        path: Experiment file, as the worker's machine sees it.
+        jobs: Runs at once.
+    """
     logger = get_run_logger()
     comparison.listen(comparison.Listener(say=logger.info, done=lambda _, at: logger.info("report: %s", at)))
     outcome: Outcome = comparison.with_jobs(jobs)(path, return_state=True)
@@ -105,13 +120,21 @@ def compare(
 
 @flow(name="pivotopd-stage", flow_run_name="{stage} of {run}", log_prints=False)
 def stage(
-    run: Run,
-    stage: Annotated[Stage, Field(description="Stage to run again.")],
-    iteration: Annotated[int | None, Field(description="Training iteration, from 0.", ge=0)] = None,
-    overrides: Overrides = (),
-    only: Annotated[bool, Field(description="Leave out the stages that follow it.")] = False,
+    run: Word,
+    stage: Stage,
+    iteration: Count | None = None,
+    overrides: Sequence[str] = (),
+    only: bool = False,
 ) -> Outcome:
-    """Run one stage of a run again from stored inputs, and what follows it in the same iteration."""
+    """Run one stage of a run again from stored inputs, and what follows it in the same iteration.
+
+    Args:
+        run: Address of the run, ROOT/NAME.
+        stage: Stage to run again.
+        iteration: Training iteration, from 0.
+        overrides: Settings that hold from this stage on, each KEY=VALUE; a new artifact lies beside the old.
+        only: Leave out the stages that follow it.
+    """
     return _of_run(run, lambda: _rerun(run, stage, iteration, list(overrides), only=only))
 
 
