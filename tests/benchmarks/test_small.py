@@ -114,6 +114,7 @@ def test_lockstep_plays_the_same_turns(student: Path, monkeypatch: pytest.Monkey
     assert int(one.counts["lockstep_responses"]) >= int(one.counts["responses"])
 
 
+@pytest.mark.slow
 def test_losses_are_equal_at_every_size() -> None:
     found = by_name(loss_memory.measure(quick=True))
     counts = found["loss/memory"].counts
