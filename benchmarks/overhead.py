@@ -35,7 +35,7 @@ def measure(*, quick: bool = False) -> list[Measure]:
     try:
         native = _shapes(quick)
         bench.run(native[BASE])  # libraries load once; a whole block to warm up would be half a minute
-        blocks = _run(bench, native, 2 if quick else 7, warmup=0)
+        blocks = _run(bench, native, 1 if quick else 7, warmup=0)
         return list(_native(native, blocks))
     finally:
         bench.close()
