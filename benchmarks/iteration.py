@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 from benchmarks.ratios import Cost, cpu_seconds
@@ -29,14 +29,15 @@ from pivotopd.environments.registry import open_environment
 from pivotopd.ledger import Counts
 from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
 from pivotopd.teacher.registry import make_teacher
-from stages import teaching
+from stages import stream, teaching
 from stages.learners import learner_at
 from stages.plan import Plan
-from stages.runner import perform
+from stages.runner import Streamer, perform, streamed
 from stages.runs import open_run
 from stages.work import Work
 
 CACHE = Path(".cache/benchmarks")
+Streaming = Literal["none", "exact", "joined"]
 STUDENT: Mapping[str, Any] = {
     "iterations": 1,
     "environment": {
@@ -85,6 +86,7 @@ class Shape:
         lessons: Score the environment's lesson at every turn.
         stock: The stock engine, and replay.
         replay: Reach states by replay.
+        streaming: How groups stream through the stages.
     """
 
     method: str = "pivotopd"
@@ -97,6 +99,7 @@ class Shape:
     lessons: bool = False
     stock: bool = False
     replay: bool = False
+    streaming: Streaming = "none"
 
     @property
     def episodes(self) -> int:
@@ -252,11 +255,9 @@ class Bench:
 
     Args:
         student: Folder of the student.
-        streamed: Groups stream through the stages, instead of one stage after the other.
     """
 
     student: Path
-    streamed: bool = False
 
     @cached_property
     def roots(self) -> Path:
@@ -275,6 +276,7 @@ class Bench:
             "root": str(root),
             "student": {"kind": "pretrained", "path": str(self.student)},
         }
+        data["streaming"] = shape.streaming
         data["environment"] = {**data["environment"], "max_turns": shape.max_turns}
         data["rollout"] = {**data["rollout"], "tasks": shape.tasks, "group_size": shape.group_size}
         reach = "replay" if shape.replay or shape.stock else "snapshot"
@@ -297,7 +299,8 @@ class Bench:
             work, plan = open_run(self.config(shape, root))
             if shape.stock:
                 work.environment = MeteredEnvironment(StockBeside(native))
-            with closing(work), patch.object(teaching, "make_teacher", slow):
+            far = patch.object(stream, "waits_for", lambda _: shape.latency_s > 0)
+            with closing(work), patch.object(teaching, "make_teacher", slow), far:
                 start = plan.start()
                 work.engine(start)
                 with learner_at(work, start, start, start.digest):
@@ -317,9 +320,8 @@ class Bench:
             return _outcome(cost, artifacts)
 
     def _stages(self, work: Work, plan: Plan) -> dict[str, Artifact]:
-        if self.streamed:
-            raise NotImplementedError("this version has no streamed iteration")
-        return {stage: perform(work, plan.job(stage, 0)).artifact for stage in plan.stages()}
+        with closing(Streamer(partial(streamed, plan))) as streamer:
+            return {stage: streamer.perform(work, plan.job(stage, 0)).artifact for stage in plan.stages()}
 
 
 def _outcome(cost: Cost, artifacts: Mapping[str, Artifact]) -> Outcome:

@@ -134,11 +134,11 @@ def measure(*, quick: bool = False) -> list[Measure]:
     shape = (
         Shape(method="grpo", depth=0, tasks=2, group_size=2, max_turns=6)
         if quick
-        else Shape(method="grpo", depth=0, tasks=16, group_size=4, max_turns=30)
+        else Shape(method="grpo", depth=0, tasks=8, group_size=4, max_turns=30)
     )
     try:
         with bench.prepared(shape) as (work, plan):
-            both = _Rollouts(work, plan.start(), 2 if quick else 16, shape.tasks, shape.group_size)
+            both = _Rollouts(work, plan.start(), 2 if quick else 8, shape.tasks, shape.group_size)
             ours, our_counts = both.counted(both.ours)
             theirs, their_counts = both.counted(both.lockstep)
             same = sum(theirs.get(key) == ids for key, ids in ours.items())

@@ -118,6 +118,7 @@ def _train(folder: Path, shape: Shape, iterations: int) -> list[Lap]:
     given, out = folder / "config.yaml", folder / "out.json"
     given.write_text(dump_config(config), encoding="utf-8")
     environment = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "ERROR"}
+    environment["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"  # a busy machine needs long
     environment.pop("PREFECT_API_URL", None)
     command = [sys.executable, "-m", "benchmarks.orchestration", str(given), str(out)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)

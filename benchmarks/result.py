@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Better = Literal["more", "less"]
 """Which way a value should go."""
@@ -109,6 +109,8 @@ def bound(measure: Measure, value: float | None) -> str:
 
 def show(measures: Iterable[Measure], console: Console, title: str = "Ratios") -> None:
     """Print a table."""
+    from rich.table import Table  # noqa: PLC0415 - the GPU's machine may have torch and transformers only
+
     table = Table(title=title)
     for name in ("what", "value [95 %]", "clock", "gate", "aim", "verdict"):
         table.add_column(name, justify="left" if name in ("what", "clock", "verdict") else "right")

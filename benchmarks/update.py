@@ -96,7 +96,7 @@ def measure(*, quick: bool = False) -> list[Measure | Skipped]:
     if trl_folder(CACHE) is None:
         reason = "TRL is not installed and cannot be: see benchmarks/requirements.txt"
         return [Skipped("update/trl", reason)]
-    case = Case(8, Lengths().shortened(16), 2, 64) if quick else Case(256, Lengths().shortened(4))
+    case = Case(8, Lengths().shortened(16), 2, 64) if quick else Case(256, Lengths().shortened(8))
     with TemporaryDirectory() as folder:
         return _measured(case, Path(folder), quick)
 
@@ -108,7 +108,6 @@ def _measured(case: Case, folder: Path, quick: bool) -> list[Measure | Skipped]:
     theirs = {
         "trl": padded(rows, MICRO_ROWS),
         "trl/trimmed": padded(rows, MICRO_ROWS, trimmed=True),
-        "trl/single": padded(rows, 1, trimmed=True),
     }
     side = TrlSide(
         case.model(),
@@ -144,7 +143,6 @@ def _measured(case: Case, folder: Path, quick: bool) -> list[Measure | Skipped]:
     labels = {
         "trl": f"update tokens/s against TRL's GRPOTrainer, {MICRO_ROWS} rows a micro-batch",
         "trl/trimmed": "the same with sorted rows and each micro-batch trimmed, which TRL does not do",
-        "trl/single": "the same with one row a micro-batch",
     }
     for name, label in labels.items():
         pairs = [AbBlock[Cost](block[OURS], block[name]) for block in blocks]

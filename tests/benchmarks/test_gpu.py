@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +47,17 @@ def test_it_refuses_a_cpu_at_full_size(tmp_path: Path) -> None:
         pytest.skip("a GPU is here")
     with pytest.raises(SystemExit, match="--small"):
         main(["--out", str(tmp_path / "gpu.json")])
+
+
+def test_it_needs_torch_and_transformers_only() -> None:
+    code = (
+        "import sys, numpy, torch, transformers; before = {*sys.modules}; import benchmarks.gpu;"
+        "print(*sorted({name.partition('.')[0] for name in {*sys.modules} - before}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert {"benchmarks", "pivotopd"} <= loaded
+    assert not loaded & {"deepspeed", "prefect", "mlflow", "pydantic", "rich", "stages", "pyarrow", "vllm"}
 
 
 def test_packed_and_padded_steps_have_one_loss_and_count_positions() -> None:
