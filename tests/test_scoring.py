@@ -169,7 +169,7 @@ def test_distributions_stand_beside_every_privileged_score(
     usual = Signaller(play.prompter(), policy, policy, ALL).score(case.rows, case.labels, case.lessons)
     assert found.signals == usual.signals, "the sampled tokens' scores are the same"
     assert usual.distributions == [RowDistributions()] * len(case.rows)
-    size = policy.policy.model.config.vocab_size if width == "all" else width
+    size = len(play.codec().tokenizer) if width == "all" else width
     for row, signal, beside in zip(case.rows, found.signals, found.distributions, strict=True):
         assert beside.skill is None
         for nats, top in ((signal.hinted_nats, beside.hint), (signal.lesson_nats, beside.lesson)):

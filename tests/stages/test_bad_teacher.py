@@ -40,6 +40,11 @@ USELESS = {
 """A reply that says nothing."""
 
 
+def stored(run: StoredRun) -> dict[str, bytes]:
+    """Return the run's own files; that the command was tried stands in MLflow beside them."""
+    return {name: data for name, data in run.files().items() if name.startswith(f"{run.uri}/")}
+
+
 @dataclass
 class Server:
     """Answers well but for the first prompt of each kind, which it always treats badly.
