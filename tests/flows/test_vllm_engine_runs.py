@@ -7,6 +7,7 @@ it looks at, and the steps before are made where they are not yet.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig, TinyStudent
@@ -99,10 +101,19 @@ def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
 
 
 def untrained(folder: Path) -> Path:
-    """Return a student with heads of 32 dimensions, the fewest that vLLM knows; what it says is noise."""
+    """Return a student with heads of 32 dimensions, the fewest that vLLM knows.
+
+    What it says is noise, but it ends after a few tokens: a response that is cut does not train. To that
+    end one channel is alike in all tokens, and the token that ends a response weighs it more.
+    """
     tokenizer = build_tokenizer(phrases())
     shape = TinyStudent(layers=2, hidden=64, heads=2, kv_heads=1, intermediate=64)
-    save_policy(make_policy(build_model(shape, tokenizer, 0), tokenizer), folder)
+    policy = make_policy(build_model(shape, tokenizer, 0), tokenizer)
+    embedding = policy.model.get_input_embeddings().weight
+    with torch.no_grad():
+        embedding[:, 0] = 0.2
+        embedding[list(policy.stop_ids[:1]), 0] += math.log(len(tokenizer)) / math.sqrt(64)
+    save_policy(policy, folder)
     return folder
 
 
