@@ -83,13 +83,17 @@ def _asked_for(
 def checked(config: RunConfig) -> PromptCheck:
     """Refuse what cannot be run, before anything is started or written; return what prompts will be.
 
-    That is: a method with a signal that cannot be computed or kept, a teacher that cannot be asked, a model
-    whose chat template gives no prompts to train on.
+    That is: an engine that is not installed, a method with a signal that cannot be computed or kept, a
+    teacher that cannot be asked, a model whose chat template gives no prompts to train on.
     """
     from pivotopd.config import LocalSection
     from pivotopd.methods.registry import make_method
     from pivotopd.prompt_check import check_prompts
 
+    if config.engine.kind == "vllm":
+        from pivotopd.models.engines import check_engine_section
+
+        check_engine_section(config.engine)
     needs = make_method(config.method, config.recovery.depth).needs
     if needs.target_tokens:
         from pivotopd.target_size import check_targets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,14 @@ CUTTING: Final = frozenset(
 
 class EngineSection(Section):
     """What generates in rollouts, recoveries and evaluations; the learner's own model scores."""
+
+    RUNNING: ClassVar[frozenset[str]] = frozenset(
+        {
+            "gpu_memory_share", "tensor_parallel", "data_parallel", "concurrency", "parity_rows",
+            "parity_bound_nats",
+        }
+    )  # fmt: skip
+    """Keys that say how the engine is sized and checked, not what it draws: no digest covers them."""
 
     kind: Literal["transformers", "vllm"] = "transformers"
     """`vllm` is the extra `pivotopd[vllm]`. The two draw different responses."""
@@ -39,4 +47,4 @@ class EngineSection(Section):
     @property
     def reads(self) -> dict[str, Any]:
         """What decides an engine's draws; sizes and memory do not."""
-        return self.model_dump(mode="json", include={"kind", "fallback"})
+        return self.model_dump(mode="json", exclude={*self.RUNNING})

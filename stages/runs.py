@@ -12,6 +12,7 @@ from typing import Any
 from pivotopd.artifacts import RESERVED, RunLayout
 from pivotopd.config import EndpointSection, LocalSection, RunConfig
 from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
+from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
@@ -31,6 +32,7 @@ _OUTSIDE_NAME: Any = {
     "launch": True,
     "diagnosis": True,
     "rollout": {"batch_episodes"},
+    "engine": {*EngineSection.RUNNING},
     "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},
     "update": {"micro_batch_tokens", "idle_limit"},
     "evaluation": {"every"},

@@ -22,7 +22,7 @@ from pivotopd.ledger import Counts
 from pivotopd.models.base import PolicyEngine, Sampling, Scorer
 from pivotopd.models.checkpoint import Policy, load_policy
 from pivotopd.models.devices import compute_device
-from pivotopd.models.engines import Limits, start_engine
+from pivotopd.models.engines import start_vllm, vllm_runs
 from pivotopd.models.parity import BOUNDS_NATS, Parity, Probe
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
@@ -263,16 +263,13 @@ class Work:
 
     def _start_engine(self, source: Source) -> PolicyEngine:
         config, update = self.config, self.config.update
-        if config.engine.kind == "transformers":
-            budget, rows = update.micro_batch_tokens, config.rollout.batch_episodes
-            return TransformersEngine(self.policy(source), budget, rows, source.digest)
-        return start_engine(
-            config.engine,
-            self.policy_folder(source),
-            source.digest,
-            dtype=update.dtype,
-            limits=Limits(self._longest, update.micro_batch_tokens, config.rollout.batch_episodes),
-        )
+        folder = self.policy_folder(source)
+        if vllm_runs(config.engine, folder):
+            return start_vllm(
+                config.engine, folder, source.digest, dtype=update.dtype, max_tokens=self._longest
+            )
+        budget, rows = update.micro_batch_tokens, config.rollout.batch_episodes
+        return TransformersEngine(self.policy(source), budget, rows, source.digest)
 
     @property
     def parity_metrics(self) -> dict[str, float]:

@@ -1,74 +1,27 @@
-"""Which engine generates with a policy: the section ``engine`` of a configuration decides."""
+"""Whether vLLM generates with a policy, and how it is started: the section ``engine`` of a configuration."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ConfigError
-from pivotopd.models.base import PolicyEngine
-from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
-from pivotopd.models.devices import compute_device
-from pivotopd.models.transformers_engine import TransformersEngine
+from pivotopd.models.checkpoint import model_facts, read_text_side
+
+if TYPE_CHECKING:
+    from pivotopd.models.vllm_engine import VllmEngine
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Sizes of an engine; no result depends on them.
-
-    Attributes:
-        max_tokens: Most tokens of a prompt with its response.
-        token_budget: Most positions of a forward pass of the engine ``transformers``.
-        max_batch: Most rows that decode together there.
-    """
-
-    max_tokens: int
-    token_budget: int = 16_384
-    max_batch: int = 256
-
-
-def start_engine(
-    section: EngineSection, folder: Path, policy: str, *, dtype: str, limits: Limits
-) -> PolicyEngine:
-    """Start the engine that a section asks for.
-
-    Args:
-        section: Section ``engine``.
-        folder: Model folder of the policy.
-        policy: Digest of the work that made it.
-        dtype: ``float32`` or ``bfloat16``.
-        limits: Sizes.
+def check_engine_section(section: EngineSection) -> None:
+    """Refuse an engine that cannot run here, whatever the model; quick.
 
     Raises:
-        ConfigError: vLLM is not installed, does not know the model and no fallback is set, or cannot run it
-            with these settings.
-        ArtifactError: The folder or a part of it is missing or damaged.
+        ConfigError: vLLM is wanted and not installed, or several copies of the model are asked for.
     """
-    if section.kind == "vllm" and _vllm_runs(section, folder):
-        from pivotopd.models.vllm_engine import VllmEngine  # noqa: PLC0415 - optional
-
-        positions = model_facts(folder).positions
-        # One more than asked: vLLM gives a prompt's log-probabilities only with a token to follow.
-        longest = limits.max_tokens + 1
-        return VllmEngine(
-            folder,
-            read_text_side(folder).stop_ids,
-            dtype=dtype,
-            max_tokens=longest if positions is None else min(longest, positions),
-            concurrency=section.concurrency,
-            gpu_memory_share=section.gpu_memory_share,
-            tensor_parallel=section.tensor_parallel,
-            policy=policy,
-        )
-    loaded = load_policy(folder, dtype)
-    loaded.model.to(compute_device())
-    return TransformersEngine(loaded, limits.token_budget, limits.max_batch, policy)
-
-
-def _vllm_runs(section: EngineSection, folder: Path) -> bool:
-    """Tell whether vLLM knows the model; ConfigError where it does not and nothing may stand in."""
-    from pivotopd.models.vllm_engine import check_model, check_vllm  # noqa: PLC0415 - optional
+    if section.kind != "vllm":
+        return
+    from pivotopd.models.vllm_engine import check_vllm  # noqa: PLC0415 - optional
 
     check_vllm(where="engine.kind")
     if section.data_parallel > 1:
@@ -77,4 +30,54 @@ def _vllm_runs(section: EngineSection, folder: Path) -> bool:
             where="engine.data_parallel",
             mend="leave it at 1; tensor_parallel spreads one copy over several GPUs",
         )
+
+
+def vllm_runs(section: EngineSection, folder: Path) -> bool:
+    """Tell whether vLLM is to generate; false where the default engine is asked for or stands in.
+
+    Args:
+        section: Section ``engine``.
+        folder: Model folder of the policy.
+
+    Raises:
+        ConfigError: As :func:`check_engine_section`; or vLLM does not know the model and nothing stands in.
+        ArtifactError: The folder is damaged.
+    """
+    if section.kind != "vllm":
+        return False
+    from pivotopd.models.vllm_engine import check_model  # noqa: PLC0415 - optional
+
+    check_engine_section(section)
     return check_model(folder, may_fall_back=section.fallback == "transformers")
+
+
+def start_vllm(
+    section: EngineSection, folder: Path, policy: str, *, dtype: str, max_tokens: int
+) -> VllmEngine:
+    """Start vLLM as a section asks for it.
+
+    Args:
+        section: Section ``engine``.
+        folder: Model folder of the policy.
+        policy: Digest of the work that made it.
+        dtype: ``float32`` or ``bfloat16``.
+        max_tokens: Most tokens of a prompt with its response.
+
+    Raises:
+        ConfigError: vLLM cannot run the model with these settings.
+        ArtifactError: The folder or a part of it is missing or damaged.
+    """
+    from pivotopd.models.vllm_engine import VllmEngine  # noqa: PLC0415 - optional
+
+    positions = model_facts(folder).positions
+    longest = max_tokens + 1  # vLLM gives a prompt's log-probabilities only with a token to follow
+    return VllmEngine(
+        folder,
+        read_text_side(folder).stop_ids,
+        dtype=dtype,
+        max_tokens=longest if positions is None else min(longest, positions),
+        concurrency=section.concurrency,
+        gpu_memory_share=section.gpu_memory_share,
+        tensor_parallel=section.tensor_parallel,
+        policy=policy,
+    )

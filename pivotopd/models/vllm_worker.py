@@ -1,6 +1,6 @@
-"""What vLLM's worker processes are asked to do for a run: take new weights, end with the run's process.
+"""What vLLM's worker processes do for a run: take new weights, end with the run's process.
 
-vLLM imports this class by name in each worker and adds its methods to the worker's own.
+vLLM imports this module in each worker, early in its start, and adds the class's methods to the worker's own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 WORKER_CLASS: Final = "pivotopd.models.vllm_worker.PolicyWorker"
+OWNER: Final = "PIVOTOPD_ENGINE_OWNER"
+"""Variable that names the run's process to the workers: its id, and when it started."""
 _LOOK_S: Final = 1.0
 
 
@@ -39,13 +43,16 @@ class PolicyWorker:
             if mend_head:
                 _tie_again(self.model_runner.get_model())
 
-    def end_with(self, process: int) -> None:
-        """Kill this worker when the run's process is gone, however it went.
 
-        Args:
-            process: Its id.
-        """
-        threading.Thread(target=_watch, args=(process, _started(process)), daemon=True).start()
+@contextmanager
+def owned() -> Iterator[None]:
+    """Make the processes that are started inside end with this one, however it goes."""
+    me = os.getpid()
+    os.environ[OWNER] = f"{me} {_started(me)}"
+    try:
+        yield
+    finally:
+        del os.environ[OWNER]
 
 
 def _tie_again(model: Any) -> None:
@@ -65,6 +72,13 @@ def _tie_again(model: Any) -> None:
         dispatch_cpu_unquantized_gemm(head, remove_weight=False)
 
 
+def _end_with_owner() -> None:
+    """Kill this process when the one that owns it is gone; nothing where it has no owner."""
+    process, _, started = os.environ.get(OWNER, "").partition(" ")
+    if process and int(process) != os.getpid():
+        threading.Thread(target=_watch, args=(int(process), started), daemon=True).start()
+
+
 def _watch(process: int, started: str) -> None:
     while _started(process) == started:
         time.sleep(_LOOK_S)
@@ -78,3 +92,6 @@ def _started(process: int) -> str:
     except OSError:
         return ""
     return "" if state in "ZX" else fields[18]
+
+
+_end_with_owner()  # as a worker starts: its run may be gone before it can be asked for anything

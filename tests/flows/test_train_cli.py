@@ -63,14 +63,40 @@ def test_a_template_without_a_rule_is_refused_before_anything_is_written(
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.parametrize(
+    ("asks", "key"),
+    [
+        (
+            "teacher={{kind: local, path: {0}, engine: vllm, prompt_tokens: 9, reply_tokens: 9}}",
+            "teacher.engine",
+        ),
+        ("engine={{kind: vllm, fallback: transformers}}", "engine.kind"),
+    ],
+)
 def test_an_engine_that_is_missing_is_told_before_any_work(
-    student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asks: str,
+    key: str,
+    student: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else found(name))
-    local = f"teacher={{kind: local, path: {student}, engine: vllm, prompt_tokens: 9, reply_tokens: 9}}"
-    assert train(student, tmp_path / "root", local, "--dry-run") == 2
+    assert train(student, tmp_path / "root", asks.format(student)) == 2
     shown = capsys.readouterr()
     assert "vLLM is not installed" in shown.err
-    assert "where: teacher.engine" in shown.err
+    assert f"where: {key}" in shown.err
     assert "pip install 'pivotopd[vllm]'" in shown.err
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("cut", ["top_k: 20", "top_p: 0.9", "min_p: 0.1", "repetition_penalty: 1.1"])
+def test_sampling_that_cuts_the_distribution_is_refused_with_the_reason(
+    cut: str, student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(student, tmp_path / "root", "engine={kind: vllm}", f"rollout={{{cut}}}") == 2
+    said = capsys.readouterr().err
+    assert f"{cut.split(':', maxsplit=1)[0]}: rollouts are drawn from the whole distribution" in said
+    assert "did you mean" not in said
+    assert not (tmp_path / "root").exists()

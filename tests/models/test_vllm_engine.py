@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import signal
-import time
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,17 +18,27 @@ import pytest
 import torch
 
 from pivotopd.config import TinyStudent
-from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError
+from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, Preempted
 from pivotopd.models.base import Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import Policy, load_policy, make_policy, read_text_side, save_policy
 from pivotopd.models.parity import Probe
 from pivotopd.models.tiny import build_model, build_tokenizer
 from pivotopd.models.transformers_engine import TransformersEngine
-from pivotopd.models.vllm_engine import VllmEngine, check_vllm
+from pivotopd.models.vllm_engine import VllmEngine, check_model, check_vllm
+from tests.child_process import engines_of, lives, patience, wait_until
 from tests.models.conftest import PHRASES
 
 SHAPE = TinyStudent(layers=2, hidden=64, heads=2, kv_heads=1, intermediate=64)
 """vLLM knows no heads of fewer than 32 dimensions."""
+PATIENCE_S = 600
+"""So that an engine that does not answer fails its test."""
+GONE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _bounded() -> Iterator[None]:
+    with patience(PATIENCE_S):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +81,20 @@ def policy(model: Path) -> Policy:
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path, policy: Policy) -> Iterator[VllmEngine]:
+def installed() -> None:
     if importlib.util.find_spec("vllm") is None:
         if os.environ.get("PIVOTOPD_REQUIRE_VLLM") == "1":
             pytest.fail("PIVOTOPD_REQUIRE_VLLM=1, and vLLM is not installed")
         pytest.skip("vLLM is not installed (PIVOTOPD_REQUIRE_VLLM=1 makes this a failure)")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    made = VllmEngine(model, policy.stop_ids, dtype="float32", max_tokens=128, concurrency=8, policy="first")
+
+
+@pytest.fixture(scope="module")
+def engine(installed: None, model: Path, policy: Policy) -> Iterator[VllmEngine]:
+    with patience(PATIENCE_S):
+        made = VllmEngine(
+            model, policy.stop_ids, dtype="float32", max_tokens=128, concurrency=8, policy="first"
+        )
     yield made
     made.close()
 
@@ -242,37 +261,91 @@ def test_another_model_or_a_damaged_folder_leaves_the_engine_as_it_was(
 
 
 @pytest.mark.slow
-def test_the_end_of_its_process_is_one_error(engine: VllmEngine, policy: Policy) -> None:
-    """The last test with the engine: it is dead afterwards."""
-    children = children_of(os.getpid())
-    assert children
-    for child in children:
-        os.kill(child, signal.SIGKILL)
+def test_an_interrupted_call_leaves_no_engine_behind(
+    engine: VllmEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop signal may come anywhere inside vLLM: what is half asked of it would be answered later."""
+    closed: list[bool] = []
+
+    def stops(*_: object, **__: object) -> None:
+        raise Preempted("asked to stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "close", lambda: closed.append(True))
+        patch.setattr(engine._llm, "generate", stops)
+        with pytest.raises(Preempted):
+            engine.generate(requests_of(policy), Sampling(1.0, 12))
+        patch.setattr(engine._llm, "generate", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.generate(requests_of(policy), Sampling(1.0, 12))
+    assert closed == [True]
+
+
+@pytest.mark.slow
+def test_the_end_of_its_process_is_one_error(engine: VllmEngine, model: Path, policy: Policy) -> None:
+    """The last test with the engine: it is killed while it owes an answer."""
+    children = engines_of(os.getpid())
+    assert len(children) == 1
+    os.kill(children[0], signal.SIGSTOP)
+    killer = threading.Timer(1.0, os.kill, (children[0], signal.SIGKILL))
+    killer.start()
     with pytest.raises(EngineFault, match="vLLM's process ended") as caught:
         engine.generate(requests_of(policy), Sampling(1.0, 12))
+    killer.join()
     assert caught.value.exit_code == 10
     assert "engine.gpu_memory_share" in str(caught.value.mend)
     with pytest.raises(EngineFault, match="has been ended"):
         engine.generate(requests_of(policy), Sampling(1.0, 12))
+    with pytest.raises(EngineFault, match="has been ended"):
+        engine.reload(model, "another")
     engine.close()
-    deadline = time.monotonic() + 60
-    while children_of(os.getpid()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not children_of(os.getpid())
+    wait_until(lambda: not engines_of(os.getpid()), GONE_S)
 
 
-def children_of(process: int) -> list[int]:
-    """Return the engine's processes: children that have not ended, without Python's resource tracker."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            command = (folder / "cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        if int(parent) == process and state not in "ZX" and b"resource_tracker" not in command:
-            found.append(int(folder.name))
-    return found
+OWNER = """
+import sys
+from pivotopd.models.vllm_engine import VllmEngine
+
+engine = VllmEngine(sys.argv[1], [0], dtype="float32", max_tokens=64, concurrency=2)
+print("serves", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_a_serving_engine_ends_with_a_process_that_is_killed(model: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "serves\n"
+        children = engines_of(owner.pid)
+        assert len(children) == 1
+        owner.kill()
+        owner.communicate()
+        wait_until(lambda: not lives(children[0]), GONE_S, "the engine outlives its owner")
+    finally:
+        if owner.poll() is None:
+            os.killpg(owner.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_what_vllm_itself_does_not_know_is_refused(model: Path, tmp_path: Path) -> None:
+    assert check_model(model)
+    other = shutil.copytree(model, tmp_path / "other")
+    settings = other / "config.json"
+    told = json.loads(settings.read_text()) | {"architectures": ["NobodysForCausalLM"]}
+    settings.write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match="vLLM does not know the model: NobodysForCausalLM"):
+        check_model(other)
+    assert not check_model(other, may_fall_back=True)
 
 
 def test_an_engine_is_told_what_the_default_one_reads(model: Path) -> None:
