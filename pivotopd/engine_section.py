@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from pivotopd.section import Count, Positive, Section
 
@@ -14,6 +14,16 @@ CUTTING: Final = frozenset(
     }
 )  # fmt: skip
 """Ways to sample that cut or bend the distribution: log-probabilities would not be those of the draws."""
+
+
+def _server_urls(urls: list[str]) -> list[str]:
+    """Refuse what cannot be the addresses of different servers."""
+    for url in urls:
+        if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
+            raise ValueError(f"{url!r} is no address of a server, such as http://HOST:8801")
+    if len({url.rstrip("/") for url in urls}) != len(urls):
+        raise ValueError("an address stands there twice")
+    return urls
 
 
 class EngineSection(Section):
@@ -35,6 +45,9 @@ class EngineSection(Section):
     """Sequences of the parity probe after each load: engine and learner give their log-probabilities."""
     parity_bound_nats: Positive | None = None
     """Largest difference of a token's; null is 0.01 (float32) or 0.5 (bfloat16); beyond it the run stops."""
+
+    urls: Annotated[list[str], AfterValidator(_server_urls)] = Field(default_factory=list)
+    """Addresses of policy servers (`pivotopd serve policy`) that generate; none: an engine of the run."""
 
     @property
     def reads(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _OUTSIDE_NAME: Any = {
     "launch": True,
     "diagnosis": True,
     "rollout": {"batch_episodes"},
+    "engine": {"urls"},
     "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},
     "update": {"micro_batch_tokens", "idle_limit"},
     "evaluation": {"every"},

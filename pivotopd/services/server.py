@@ -36,7 +36,7 @@ class PolicyServer:
     """Answers the calls of one engine's clients.
 
     Args:
-        engine: The engine; whoever started it closes it.
+        engine: The engine; it ends with the server.
         kind: What generates in it.
         dtype: Type of its weights.
     """
@@ -60,6 +60,10 @@ class PolicyServer:
             dtype=self._dtype,
             policy=self._engine.policy,
         )
+
+    def close(self) -> None:
+        """End the engine."""
+        self._engine.close()
 
     @property
     def app(self) -> Starlette:
