@@ -32,9 +32,8 @@ def attach(section: EngineSection, folder: Path, policy: str, *, dtype: str) -> 
     engines: dict[str, PolicyEngine] = {}
     try:
         for url in section.urls:
-            engine = RemoteEngine(url)
+            engine = connect(section, url, dtype=dtype)
             engines[url] = engine
-            _check(section, engine, dtype)
             if engine.policy != policy:
                 logger.info("%s loads policy %s", url, policy)
                 engine.reload(folder, policy)
@@ -45,6 +44,21 @@ def attach(section: EngineSection, folder: Path, policy: str, *, dtype: str) -> 
     if len(engines) == 1:
         return engines[section.urls[0]]
     return EnginePool(engines, section.concurrency)
+
+
+def connect(section: EngineSection, url: str, *, dtype: str) -> RemoteEngine:
+    """Return the server at one address, whatever policy it holds.
+
+    Raises:
+        EngineFault: It cannot be reached, or its draws would not be those that the run's digests promise.
+    """
+    engine = RemoteEngine(url)
+    try:
+        _check(section, engine, dtype)
+    except EngineFault:
+        engine.close()
+        raise
+    return engine
 
 
 def _check(section: EngineSection, engine: RemoteEngine, dtype: str) -> None:
