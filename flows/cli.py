@@ -15,6 +15,7 @@ from flows.inspect_cli import inspect
 from flows.manual_cli import config, tables
 from flows.methods_cli import methods
 from flows.runs_cli import runs_app
+from flows.serve_cli import serve_app
 from flows.stage_cli import evaluate, stage
 from flows.submit_cli import submit
 from flows.train_cli import train
@@ -53,6 +54,7 @@ app.command(rich_help_panel="Runs")(compare)
 app.command(rich_help_panel="Runs")(diagnose)
 app.command(rich_help_panel="Runs")(inspect)
 app.add_typer(runs_app, name="runs", rich_help_panel="Runs")
+app.add_typer(serve_app, name="serve", rich_help_panel="Runs")
 app.add_typer(games_app, name="games")
 app.command(rich_help_panel="Help")(config)
 app.command(rich_help_panel="Help")(methods)

@@ -79,6 +79,7 @@ def checks_of(arguments: list[str]) -> list[Check]:
         checks += [
             Check("student", partial(storage.student_folder, config)),
             Check("teacher", partial(services.teacher, config)),
+            Check("policy servers", partial(services.policy_servers, config)),
             Check("games", partial(games.configured, config), IMPORT_S),
             Check("clusters", partial(platforms.platforms, config)),
         ]

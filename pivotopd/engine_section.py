@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from pivotopd.section import Count, Positive, Section
 
@@ -16,13 +16,23 @@ CUTTING: Final = frozenset(
 """Ways to sample that cut or bend the distribution: log-probabilities would not be those of the draws."""
 
 
+def _server_urls(urls: list[str]) -> list[str]:
+    """Refuse what cannot be the addresses of different servers."""
+    for url in urls:
+        if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
+            raise ValueError(f"{url!r} is no address of a server, such as http://HOST:8801")
+    if len({url.rstrip("/") for url in urls}) != len(urls):
+        raise ValueError("an address stands there twice")
+    return urls
+
+
 class EngineSection(Section):
     """What generates in rollouts, recoveries and evaluations; the learner's own model scores."""
 
     RUNNING: ClassVar[frozenset[str]] = frozenset(
         {
             "gpu_memory_share", "tensor_parallel", "data_parallel", "concurrency", "parity_rows",
-            "parity_bound_nats",
+            "parity_bound_nats", "urls",
         }
     )  # fmt: skip
     """Keys that say how the engine is sized and checked, not what it draws: no digest covers them."""
@@ -43,6 +53,9 @@ class EngineSection(Section):
     """Sequences of the parity probe after each load: engine and learner give their log-probabilities."""
     parity_bound_nats: Positive | None = None
     """Largest difference of a token's; null is 0.01 (float32) or 0.5 (bfloat16); beyond it the run stops."""
+
+    urls: Annotated[list[str], AfterValidator(_server_urls)] = Field(default_factory=list)
+    """Addresses of policy servers (`pivotopd serve policy`) that generate; none: an engine of the run."""
 
     @property
     def reads(self) -> dict[str, Any]:

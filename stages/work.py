@@ -94,6 +94,15 @@ class Closable(Protocol):
 Kept = TypeVar("Kept", bound=Closable)
 
 
+def longest_tokens(config: RunConfig) -> int:
+    """Return the most tokens of a prompt with its response that any stage asks a policy for."""
+    rollout, teacher = config.rollout, config.teacher
+    longest = rollout.prompt_tokens + rollout.response_tokens
+    if isinstance(teacher, SelfSection):
+        longest = max(longest, teacher.prompt_tokens + teacher.reply_tokens)
+    return longest
+
+
 @dataclass
 class Work:
     """A process's share of a run.
@@ -235,7 +244,7 @@ class Work:
 
         Raises:
             ConfigError: The engine cannot run the model.
-            EngineFault: It has ended, or could not take the policy.
+            EngineFault: It has ended, cannot be reached, or could not take the policy.
             NumericsError: It does not give the learner's log-probabilities after a load.
         """
         policy = self.policy(source)
@@ -254,19 +263,26 @@ class Work:
     def _loaded_engine(self, source: Source) -> PolicyEngine:
         if self._engine is None:
             self._engine = self._start_engine(source)
-            self.count(Counts(engine_starts=1))
+            self.count(Counts(engine_starts=0 if self.config.engine.urls else 1))
         else:
             self._engine.reload(self.policy_folder(source), source.digest)
         if not isinstance(self._engine, TransformersEngine):
+            before = self.spent
             self.parity = self._probe(source).check(self._engine, self._model_of(source))
+            if self.config.engine.kind == "transformers":  # in this process it would need no probe
+                self.count(before - self.spent)
         return self._engine
 
     def _start_engine(self, source: Source) -> PolicyEngine:
         config, update = self.config, self.config.update
         folder = self.policy_folder(source)
+        if config.engine.urls:
+            from pivotopd.services.attach import attach
+
+            return attach(config.engine, folder, source.digest, dtype=update.dtype)
         if vllm_runs(config.engine, folder):
             return start_vllm(
-                config.engine, folder, source.digest, dtype=update.dtype, max_tokens=self._longest
+                config.engine, folder, source.digest, dtype=update.dtype, max_tokens=longest_tokens(config)
             )
         budget, rows = update.micro_batch_tokens, config.rollout.batch_episodes
         return TransformersEngine(self.policy(source), budget, rows, source.digest)
@@ -281,15 +297,6 @@ class Work:
             "rollout/parity_mean_nats": self.parity.mean_nats,
         }
 
-    @property
-    def _longest(self) -> int:
-        """Most tokens of a prompt with its response that the policy is asked for."""
-        rollout, teacher = self.config.rollout, self.config.teacher
-        longest = rollout.prompt_tokens + rollout.response_tokens
-        if isinstance(teacher, SelfSection):
-            longest = max(longest, teacher.prompt_tokens + teacher.reply_tokens)
-        return longest
-
     def _probe(self, source: Source) -> Probe:
         section, dtype = self.config.engine, self.config.update.dtype
         bound = section.parity_bound_nats
@@ -297,7 +304,7 @@ class Work:
             section.parity_rows,
             len(self.policy(source).tokenizer),
             BOUNDS_NATS[dtype] if bound is None else bound,
-            self._longest,
+            longest_tokens(self.config),
         )
 
     def _end_engine(self) -> None:

@@ -40,6 +40,24 @@ def test_the_papers_files_change_only_what_a_user_must_give(name: str, model: st
     assert paper == plain
 
 
+SCALE = ("scale-4xh100-qwen3-1.7b.yaml", "scale-8xh100-qwen3-8b.yaml", "scale-two-nodes.yaml")
+
+
+@pytest.mark.parametrize("name", SCALE)
+def test_the_files_for_several_gpus_change_how_the_papers_recipe_is_run_and_not_the_recipe(name: str) -> None:
+    scale = load_config(FOLDER / name)
+    paper = load_config(FOLDER / f"alfworld-qwen3-{'1.7b' if '1.7b' in name else '8b'}.yaml")
+    for section in ("environment", "student", "rollout", "recovery", "method", "evaluation", "iterations"):
+        assert getattr(scale, section) == getattr(paper, section), section
+    how = {"ranks", "zero_stage", "gradient_checkpointing", "micro_batch_tokens"}
+    assert scale.update.model_dump(exclude=how) == paper.update.model_dump(exclude=how)
+    assert scale.teacher.kind == "endpoint"
+    assert scale.update.ranks > 1
+    assert f"pivotopd train configs/{name}" in (FOLDER.parent / "docs" / "scale.md").read_text()
+    ports = [int(url.rpartition(":")[2]) for url in scale.engine.urls]
+    assert ports == list(range(8801, 8801 + len(ports)))
+
+
 @pytest.mark.parametrize("name", ["1.7b", "8b"])
 def test_a_dry_run_resolves_the_papers_files_to_their_jobs(name: str, student: Path, tmp_path: Path) -> None:
     games = tmp_path / "games.parquet"

@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from flows.cli import app
 from pivotopd.config import RunConfig
 from pivotopd.doctor import games, machine, platforms, services, storage
 from pivotopd.doctor.finding import Check, Finding, carried_out
-from pivotopd.doctor.versions import misfits
+from pivotopd.doctor.versions import misfits, versions
 from pivotopd.object_store import PATIENCE
 from tests.s3_server import S3Server, free_ports, use_server
 
@@ -144,6 +145,19 @@ def test_the_room_for_policies_follows_from_the_student(tmp_path: Path) -> None:
     assert only(storage.student_folder(large)).ok
     nothing = config(student={"kind": "pretrained", "path": str(tmp_path / "none")})
     assert not only(storage.student_folder(nothing)).ok
+
+
+def test_an_older_copy_behind_the_one_that_is_imported_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(versions())
+    copy = tmp_path / "packaging-0.1.dist-info"
+    copy.mkdir()
+    (copy / "METADATA").write_text("Metadata-Version: 2.1\nName: packaging\nVersion: 0.1\n")
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
+    assert list(versions()) == before
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    assert "and 0.1 is installed" in next(versions()).detail
 
 
 # ---------------------------------------------------------------------- servers

@@ -1,10 +1,11 @@
-"""Servers that a run talks to: MLflow, Prefect, a teacher behind an endpoint."""
+"""Servers that a run talks to: MLflow, Prefect, a teacher behind an endpoint, policy servers."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,9 @@ import httpx
 
 from pivotopd.config import EndpointSection, RunConfig
 from pivotopd.doctor.finding import Finding, finding_of
+from pivotopd.engine_section import EngineSection
 from pivotopd.errors import TeacherError
+from pivotopd.services.attach import connect
 from pivotopd.tracking import tracking_uri
 
 ANSWER_S: Final = 10.0
@@ -84,6 +87,20 @@ def teacher(config: RunConfig) -> Iterator[Finding]:
         return
     mend = "start the server, or set teacher.base_url to one that runs"
     yield finding_of(_TEACHER, lambda: _serving(section), mend)
+
+
+def policy_servers(config: RunConfig) -> Iterator[Finding]:
+    """Yield for each address of ``engine.urls`` whether the server that the run wants answers."""
+    mend = "start it: `pivotopd serve policy`"
+    for url in config.engine.urls:
+        yield finding_of(
+            f"policy server {url}", partial(_policy_server, url, config.engine, config.update.dtype), mend
+        )
+
+
+def _policy_server(url: str, section: EngineSection, dtype: str) -> str:
+    with closing(connect(section, url, dtype=dtype)) as engine:
+        return f"{engine.health.kind}, {engine.health.dtype}, policy {engine.policy[:12]}"
 
 
 def _serving(section: EndpointSection) -> str:

@@ -23,11 +23,10 @@ def versions(*, with_vllm: bool = False) -> Iterator[Finding]:
     Args:
         with_vllm: The configuration runs vLLM in this process.
     """
-    installed = {
-        str(canonicalize_name(one.name)): one.version
-        for one in importlib.metadata.distributions()
-        if one.name
-    }
+    installed: dict[str, str] = {}
+    for one in importlib.metadata.distributions():
+        if one.name:  # the first on the path is imported; setuptools puts older copies of its own at the end
+            installed.setdefault(str(canonicalize_name(one.name)), one.version)
     yield _fits("versions", ASKED, installed, required=True)
     present = tuple(name for name in OPTIONAL if canonicalize_name(name) in installed)
     if present:

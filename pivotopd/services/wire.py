@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pivotopd.errors import EngineFault
-from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest, TokenIds
+from pivotopd.models.base import (
+    Completion,
+    Nats,
+    Request,
+    Sampling,
+    ScoreRequest,
+    TokenDistributions,
+    TokenIds,
+)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -73,18 +81,12 @@ def unpack_completions(message: bytes) -> list[Completion]:
 
 def pack_score_requests(requests: Sequence[ScoreRequest]) -> bytes:
     """Return responses to score, with their prompts, as one message."""
-    prompts = [np.asarray(request.prompt_ids, np.int32) for request in requests]
-    responses = [np.asarray(request.response_ids, np.int32) for request in requests]
-    return _pack(_rows("prompt", prompts, np.int32) | _rows("response", responses, np.int32))
+    return _pack(_scored_rows(requests))
 
 
 def unpack_score_requests(message: bytes) -> list[ScoreRequest]:
     """Return the responses to score of a message; EngineFault when it is not one."""
-    arrays = _unpack(message)
-    prompts, responses = _cut(arrays, "prompt", np.int32), _cut(arrays, "response", np.int32)
-    if len(prompts) != len(responses):
-        raise _damaged("responses do not fit the prompts")
-    return [ScoreRequest(p.tolist(), r.tolist()) for p, r in zip(prompts, responses, strict=True)]
+    return _score_requests(_unpack(message))
 
 
 def pack_scores(scores: Sequence[Nats]) -> bytes:
@@ -95,6 +97,60 @@ def pack_scores(scores: Sequence[Nats]) -> bytes:
 def unpack_scores(message: bytes) -> list[Nats]:
     """Return the log-probabilities of a message; EngineFault when it is not one."""
     return _cut(_unpack(message), "nats", np.float32)
+
+
+def pack_distribution_requests(requests: Sequence[ScoreRequest], top_tokens: int | None) -> bytes:
+    """Return responses to score, and how many of each token's likeliest ids are asked for (None: all)."""
+    wanted = np.array([] if top_tokens is None else [top_tokens], np.int64)
+    return _pack(_scored_rows(requests) | {"top_tokens": wanted})
+
+
+def unpack_distribution_requests(message: bytes) -> tuple[list[ScoreRequest], int | None]:
+    """Return the same of a message; EngineFault when it is not one."""
+    arrays = _unpack(message)
+    wanted = _array(arrays, "top_tokens", np.int64)
+    if len(wanted) > 1:
+        raise _damaged("top_tokens is not one number")
+    return _score_requests(arrays), int(wanted[0]) if len(wanted) else None
+
+
+def pack_distributions(scored: Sequence[tuple[Nats, TokenDistributions]]) -> bytes:
+    """Return log-probabilities and each token's likeliest ids as one message."""
+    return _pack(
+        _rows("nats", [nats for nats, _ in scored], np.float32)
+        | _rows("ids", [held.ids.ravel() for _, held in scored], np.int32)
+        | _rows("top", [held.nats.ravel() for _, held in scored], np.float32)
+    )
+
+
+def unpack_distributions(message: bytes) -> list[tuple[Nats, TokenDistributions]]:
+    """Return the same of a message; EngineFault when it is not one."""
+    arrays = _unpack(message)
+    nats, ids = _cut(arrays, "nats", np.float32), _cut(arrays, "ids", np.int32)
+    top = _cut(arrays, "top", np.float32)
+    if not len(nats) == len(ids) == len(top):
+        raise _damaged("distributions do not fit the responses")
+    found = []
+    for row, row_ids, row_top in zip(nats, ids, top, strict=True):
+        width = len(row_ids) // len(row) if len(row) else 0
+        if not len(row_ids) == len(row_top) == len(row) * width:
+            raise _damaged("distributions do not fit the responses")
+        held = TokenDistributions(row_ids.reshape(len(row), width), row_top.reshape(len(row), width))
+        found.append((row, held))
+    return found
+
+
+def _scored_rows(requests: Sequence[ScoreRequest]) -> Arrays:
+    prompts = [np.asarray(request.prompt_ids, np.int32) for request in requests]
+    responses = [np.asarray(request.response_ids, np.int32) for request in requests]
+    return _rows("prompt", prompts, np.int32) | _rows("response", responses, np.int32)
+
+
+def _score_requests(arrays: Arrays) -> list[ScoreRequest]:
+    prompts, responses = _cut(arrays, "prompt", np.int32), _cut(arrays, "response", np.int32)
+    if len(prompts) != len(responses):
+        raise _damaged("responses do not fit the prompts")
+    return [ScoreRequest(p.tolist(), r.tolist()) for p, r in zip(prompts, responses, strict=True)]
 
 
 def _rows(name: str, rows: Sequence[TokenIds] | Sequence[Nats], dtype: type[np.generic]) -> Arrays:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pivotopd.errors import EngineFault
-from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
+from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest, TokenDistributions
 from pivotopd.services import wire
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=8)
@@ -41,6 +41,32 @@ def test_completions_and_scores_are_bit_equal(rows: list[list[float]]) -> None:
 def test_a_cut_response_stays_cut() -> None:
     sent = Completion(np.array([3], np.int32), np.array([-0.5], np.float32), "length")
     assert wire.unpack_completions(wire.pack_completions([sent]))[0].finish_reason == "length"
+
+
+@given(st.lists(st.integers(0, 3), max_size=4), st.integers(1, 3))
+def test_distributions_come_back(lengths: list[int], width: int) -> None:
+    sent = [
+        (
+            -np.arange(n, dtype=np.float32),
+            TokenDistributions(
+                np.arange(n * width, dtype=np.int32).reshape(n, width),
+                -np.arange(n * width, dtype=np.float32).reshape(n, width),
+            ),
+        )
+        for n in lengths
+    ]
+    got = wire.unpack_distributions(wire.pack_distributions(sent))
+    for (nats, held), (sent_nats, sent_held) in zip(got, sent, strict=True):
+        assert nats.tobytes() == sent_nats.tobytes()
+        assert held.ids.tolist() == sent_held.ids.tolist()
+        assert held.nats.tobytes() == sent_held.nats.tobytes()
+
+
+@pytest.mark.parametrize("top_tokens", [None, 7])
+def test_requests_for_distributions_come_back(top_tokens: int | None) -> None:
+    requests = [ScoreRequest([1, 2], [3])]
+    message = wire.pack_distribution_requests(requests, top_tokens)
+    assert wire.unpack_distribution_requests(message) == (requests, top_tokens)
 
 
 @given(st.binary(max_size=64))

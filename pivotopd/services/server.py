@@ -1,0 +1,200 @@
+"""A policy engine behind an address: generation, scoring and reloading over HTTP.
+
+One call at a time reaches the engine; those that come meanwhile wait. So an engine's batches are those that
+its clients asked for, and do not depend on who else asks at the moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final, Literal
+
+import uvicorn
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pivotopd import __version__
+from pivotopd.errors import ConfigError, EngineFault, PivotError
+from pivotopd.models.base import PolicyEngine
+from pivotopd.services import wire
+from pivotopd.services.protocol import FAILED, MESSAGE, POLICY_HEADER, PROTOCOL, Failure, Health, Reload
+
+logger = logging.getLogger(__name__)
+PATIENCE_S: Final = 10
+"""Seconds that calls under way may take once the server was asked to end."""
+
+
+class PolicyServer:
+    """Answers the calls of one engine's clients.
+
+    Args:
+        engine: The engine; it ends with the server.
+        kind: What generates in it.
+        dtype: Type of its weights.
+    """
+
+    def __init__(
+        self,
+        engine: PolicyEngine,
+        kind: Literal["transformers", "vllm"],
+        dtype: Literal["float32", "bfloat16"],
+    ) -> None:
+        self._engine, self._kind, self._dtype = engine, kind, dtype
+        self._lock = Lock()
+
+    @property
+    def health(self) -> Health:
+        """What this server is at the moment."""
+        return Health(
+            protocol=PROTOCOL,
+            version=__version__,
+            kind=self._kind,
+            dtype=self._dtype,
+            policy=self._engine.policy,
+        )
+
+    def close(self) -> None:
+        """End the engine."""
+        self._engine.close()
+
+    @property
+    def app(self) -> Starlette:
+        """The routes."""
+        calls: dict[str, Callable[[bytes], bytes]] = {
+            "generate": self._generate,
+            "score": self._score,
+            "score_distributions": self._score_distributions,
+        }
+        asked = [
+            Route(f"/{name}", self._endpoint(call, checked=True), methods=["POST"])
+            for name, call in calls.items()
+        ]
+        return Starlette(
+            routes=[
+                Route("/health", self._say_health, methods=["GET"]),
+                Route("/reload", self._endpoint(self._reload, checked=False), methods=["POST"]),
+                *asked,
+            ]
+        )
+
+    def _generate(self, message: bytes) -> bytes:
+        return wire.pack_completions(self._engine.generate(*wire.unpack_requests(message)))
+
+    def _score(self, message: bytes) -> bytes:
+        return wire.pack_scores(self._engine.score(wire.unpack_score_requests(message)))
+
+    def _score_distributions(self, message: bytes) -> bytes:
+        asked = wire.unpack_distribution_requests(message)
+        return wire.pack_distributions(self._engine.score_distributions(*asked))
+
+    def _reload(self, message: bytes) -> bytes:
+        try:
+            wanted = Reload.model_validate_json(message)
+        except ValidationError as error:
+            raise EngineFault("this is no request to reload", mend="use a client of this version") from error
+        self._engine.reload(Path(wanted.folder), wanted.policy)
+        logger.info("policy %s is loaded from %s", wanted.policy, wanted.folder)
+        return b""
+
+    async def _say_health(self, request: HttpRequest) -> Response:
+        del request
+        return _json(self.health, 200)
+
+    def _endpoint(self, call: Callable[[bytes], bytes], *, checked: bool) -> Callable[..., object]:
+        async def answer(request: HttpRequest) -> Response:
+            message = await request.body()
+            expected = request.headers.get(POLICY_HEADER) if checked else None
+            try:
+                found = await run_in_threadpool(self._one_at_a_time, call, message, expected)
+            except PivotError as error:
+                return _json(Failure.of(error), FAILED)
+            return Response(found, media_type=MESSAGE)
+
+        return answer
+
+    def _one_at_a_time(self, call: Callable[[bytes], bytes], message: bytes, expected: str | None) -> bytes:
+        with self._lock:
+            if expected is not None and expected != self._engine.policy:
+                raise EngineFault(
+                    f"the server holds policy {self._engine.policy[:12]}, not {expected[:12]}",
+                    mend="another run has reloaded it: give each run its own servers, and start again",
+                )
+            return call(message)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address before anything is loaded; port 0 takes a free one.
+
+    Raises:
+        ConfigError: It cannot be taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+    except (OSError, OverflowError) as error:
+        taken.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"the address cannot be taken: {reason}",
+            where=f"{host}:{port}",
+            mend="end what listens there, or give another --port (0 takes a free one) or --host",
+        ) from error
+    return taken
+
+
+def url_of(taken: socket.socket) -> str:
+    """Return the URL of a bound address."""
+    host, port = taken.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Announced(uvicorn.Server):
+    """Says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+def serve(server: PolicyServer, taken: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer calls until the process is asked to stop.
+
+    Args:
+        server: What answers.
+        taken: A bound address; it is given back at the end.
+        ready: Called once calls are taken.
+
+    Raises:
+        ConfigError: Another process began to listen there in the meantime.
+    """
+    config = uvicorn.Config(
+        server.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=PATIENCE_S
+    )
+    with taken:
+        try:
+            taken.listen(config.backlog)
+        except OSError as error:
+            raise ConfigError(
+                f"the server cannot listen: {error.strerror or error}",
+                where=url_of(taken),
+                mend="end what listens there, or give another --port",
+            ) from error
+        _Announced(config, ready).run(sockets=[taken])
+
+
+def _json(said: BaseModel, status: int) -> Response:
+    return Response(said.model_dump_json(), status, media_type="application/json")

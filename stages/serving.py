@@ -1,0 +1,94 @@
+"""Which policy a server begins with, and with which settings it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pivotopd.artifacts import RunLayout, content_folder
+from pivotopd.config import RunConfig
+from pivotopd.config_files import load_config
+from pivotopd.errors import ArtifactError, ConfigError
+from pivotopd.models.checkpoint import load_policy
+from pivotopd.models.devices import compute_device
+from pivotopd.models.engines import start_vllm, vllm_runs
+from pivotopd.models.transformers_engine import TransformersEngine
+from pivotopd.services.server import PolicyServer
+from pivotopd.threads import set_threads
+from stages.plan import Plan
+from stages.runs import named, rerun, updates_done
+from stages.work import longest_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPolicy:
+    """A policy to serve.
+
+    Attributes:
+        config: Settings; their addresses of servers are not used.
+        folder: Its model folder.
+        digest: Digest of the work that made it, as a run names it.
+    """
+
+    config: RunConfig
+    folder: Path
+    digest: str
+
+    def start(self) -> PolicyServer:
+        """Start the engine that the settings ask for, and return its server.
+
+        Raises:
+            ConfigError: The engine cannot run the model with these settings.
+            ArtifactError: The folder is damaged.
+        """
+        config, dtype = self.config, self.config.update.dtype
+        set_threads(config.threads)
+        if vllm_runs(config.engine, self.folder):
+            tokens = longest_tokens(config)
+            vllm = start_vllm(config.engine, self.folder, self.digest, dtype=dtype, max_tokens=tokens)
+            return PolicyServer(vllm, "vllm", dtype)
+        policy = load_policy(self.folder, dtype)
+        policy.model.to(compute_device())
+        rows = config.rollout.batch_episodes
+        engine = TransformersEngine(policy, config.update.micro_batch_tokens, rows, self.digest)
+        return PolicyServer(engine, "transformers", dtype)
+
+
+def served_policy(
+    subject: str, iteration: int | None, file: str | None, overrides: Sequence[str]
+) -> ServedPolicy:
+    """Return the policy of a model folder or of a run.
+
+    Args:
+        subject: Model folder, or address of a run.
+        iteration: Updates behind a run's policy; None takes the last one.
+        file: Configuration for a model folder; None takes the defaults.
+        overrides: Settings that differ.
+
+    Raises:
+        ArtifactError: There is neither, or the run has fewer updates.
+        ConfigError: A setting is not acceptable, or an option does not fit the subject.
+    """
+    folder = content_folder(Path(subject))
+    if (folder / "config.json").is_file():
+        if iteration:
+            raise ConfigError("a model folder has no iterations", where="--iteration", mend="leave it out")
+        path = json.dumps(str(folder.resolve()))  # quoted as YAML reads it
+        config = named(load_config(file, [*overrides, "student.kind=pretrained", f"student.path={path}"]))
+        source = Plan(config, RunLayout(config.root, config.name or "")).pretrained
+        return ServedPolicy(config, folder, source.digest)
+    if file is not None:
+        raise ConfigError("a run has its own settings", where="--config", mend="leave it out")
+    work, plan = rerun(subject, "evaluate", None, overrides)
+    finished = updates_done(work, plan)
+    chosen = finished if iteration is None else iteration
+    if chosen > finished:
+        raise ArtifactError(
+            f"the run has {finished} updates, not {chosen}",
+            where=subject,
+            mend="train it further, or give a smaller --iteration",
+        )
+    source = plan.policy(chosen)
+    return ServedPolicy(work.config, work.policy_folder(source), source.digest)
