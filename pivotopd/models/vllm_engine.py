@@ -34,7 +34,7 @@ from pivotopd.models.base import (
 from pivotopd.models.checkpoint import model_facts, read_text_side
 from pivotopd.models.devices import compute_device
 from pivotopd.models.model_view import model_alone
-from pivotopd.models.vllm_worker import WORKER_CLASS, owned
+from pivotopd.models.vllm_worker import WORKER_CLASS, Owner
 
 _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -350,7 +350,7 @@ def _start(section: str, folder: str, **settings: Any) -> Any:
     """Start vLLM; what it refuses becomes one error."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Forking a process that has threads or a GPU can hang, and a fork would not begin to watch its owner.
+    # Forking a process that has threads or a GPU can hang, and a fork would not watch its owner.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     from vllm import LLM  # noqa: PLC0415 - optional and heavy
 
@@ -358,21 +358,21 @@ def _start(section: str, folder: str, **settings: Any) -> Any:
     if on_cpu:
         settings["block_size"] = _CPU_BLOCK_TOKENS
     try:
-        with owned():
-            return LLM(
-                **settings,
-                skip_tokenizer_init=True,  # ids in, ids out
-                generation_config="vllm",  # no defaults of the model's folder
-                # At the sampling temperature, as a completion has them; at temperature 1 the raw ones.
-                logprobs_mode="processed_logprobs",
-                max_logprobs=-1,
-                worker_extension_cls=WORKER_CLASS,
-                enable_prefix_caching=True,
-                enforce_eager=on_cpu,  # compiling takes longer than it saves there
-                disable_log_stats=True,
-                use_tqdm_on_load=False,
-                seed=0,
-            )
+        return LLM(
+            **settings,
+            skip_tokenizer_init=True,  # ids in, ids out
+            generation_config="vllm",  # no defaults of the model's folder
+            # At the sampling temperature, as a completion has them; at temperature 1 the raw ones.
+            logprobs_mode="processed_logprobs",
+            max_logprobs=-1,
+            worker_extension_cls=WORKER_CLASS,
+            additional_config={"owner": Owner.this_process()},
+            enable_prefix_caching=True,
+            enforce_eager=on_cpu,  # compiling takes longer than it saves there
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            seed=0,
+        )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
         raise ConfigError(
             f"vLLM cannot run the model: {_first_line(error)}",
