@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from pivotopd.models.parity import Probe
 from pivotopd.models.tiny import build_model, build_tokenizer
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.models.vllm_engine import VllmEngine, check_model, check_vllm
+from pivotopd.models.vllm_worker import Owner
 from tests.child_process import engines_of, lives, patience, wait_until
 from tests.models.conftest import PHRASES
 
@@ -313,6 +315,26 @@ def test_the_end_of_its_process_is_one_error(engine: VllmEngine, model: Path, po
         engine.reload(model, "another")
     engine.close()
     wait_until(lambda: not any(map(lives, children)), GONE_S, f"left over: {children}")
+
+
+def test_an_owner_is_a_text_that_vllm_can_hash_and_keeps_what_it_is_in_copies() -> None:
+    owner = Owner.this_process()
+    copied = pickle.loads(pickle.dumps(owner))
+    assert type(copied) is Owner
+    assert copied == owner
+    assert json.loads(json.dumps({"owner": owner})) == {"owner": str(owner)}
+    process, started = owner.split(" ")
+    assert (int(process), started.isdigit()) == (os.getpid(), True)
+
+
+@pytest.mark.parametrize(("started", "lives_on"), [("{now}", True), ("1", False)])
+def test_a_process_that_unpickles_an_owner_ends_with_it(started: str, lives_on: bool) -> None:
+    """An id that another process has by now is no owner: the time of its start decides."""
+    process, now = Owner.this_process().split(" ")
+    data = pickle.dumps(Owner(f"{process} {started.format(now=now)}"))
+    code = f"import pickle, time; pickle.loads({data!r}); time.sleep(3)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S)
+    assert done.returncode == (0 if lives_on else -signal.SIGKILL)
 
 
 OWNER = """
