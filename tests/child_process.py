@@ -42,7 +42,17 @@ def wait_until(holds: Callable[[], object], patience_s: float, what: str = "") -
 
 
 def engines_of(process: int) -> list[int]:
-    """Return the ids of a process's vLLM processes that have not ended: its children of Python's spawning."""
+    """Return the ids of a process's vLLM processes that have not ended: the engine, then its workers."""
+    found, parents = [], [process]
+    while parents:
+        children = [one for one in _spawned() if one[1] in parents]
+        parents = [one for one, _ in children]
+        found += parents
+    return found
+
+
+def _spawned() -> list[tuple[int, int]]:
+    """Return id and parent of all processes that vLLM named or Python spawned, and that have not ended."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -50,11 +60,8 @@ def engines_of(process: int) -> list[int]:
             command = (folder / "cmdline").read_bytes()
         except (OSError, ValueError):
             continue
-        is_engine = (
-            b"VLLM" in command or b"spawn_main" in command
-        )  # vLLM names its processes after their start
-        if folder.name.isdigit() and int(parent) == process and state not in "ZX" and is_engine:
-            found.append(int(folder.name))
+        if state not in "ZX" and (b"VLLM" in command or b"spawn_main" in command):
+            found.append((int(folder.name), int(parent)))
     return found
 
 

@@ -19,6 +19,7 @@ from pivotopd.models.codec import TokenizerCodec, fingerprint_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+WEIGHT_INDEX = "model.safetensors.index.json"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -253,7 +254,7 @@ def _tensors_of_folder(path: Path) -> Iterator[tuple[str, Tensor]]:
     from safetensors import safe_open  # noqa: PLC0415 - only here
 
     places: dict[str, Path] = {}
-    for file in _weight_files(path):
+    for file in weight_files(path):
         with safe_open(file, framework="pt") as tensors:
             places |= dict.fromkeys(tensors.keys(), file)
     for name in sorted(places):
@@ -320,9 +321,13 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _weight_files(path: Path) -> list[Path]:
-    """Return the safetensors files of a folder, from the index where there is one."""
-    single, index = path / "model.safetensors", path / "model.safetensors.index.json"
+def weight_files(path: Path) -> list[Path]:
+    """Return the safetensors files of a folder's model, from the index where there is one.
+
+    Raises:
+        ArtifactError: There are none, or the index is damaged.
+    """
+    single, index = path / "model.safetensors", path / WEIGHT_INDEX
     if single.is_file():
         return [single]
     if not index.is_file():
@@ -354,7 +359,7 @@ def _check_weights(path: Path) -> None:
     """Read every safetensors header, which also finds a cut file."""
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only here
 
-    for file in _weight_files(path):
+    for file in weight_files(path):
         try:
             with safe_open(file, framework="pt"):
                 pass

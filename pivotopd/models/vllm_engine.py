@@ -33,7 +33,8 @@ from pivotopd.models.base import (
 )
 from pivotopd.models.checkpoint import model_facts, read_text_side
 from pivotopd.models.devices import compute_device
-from pivotopd.models.vllm_worker import WORKER_CLASS, owned
+from pivotopd.models.model_view import model_alone
+from pivotopd.models.vllm_worker import WORKER_CLASS, Owner
 
 _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -129,15 +130,17 @@ class VllmEngine:
         self._stop_ids, self._max_tokens = list(stop_ids), max_tokens
         self._facts = model_facts(folder)
         self.counts, self.policy = Counts(), policy
-        self._llm: Any = _start(
-            section,
-            model=str(folder),
-            dtype=dtype,
-            max_model_len=max_tokens,
-            max_num_seqs=concurrency,
-            gpu_memory_utilization=gpu_memory_share,
-            tensor_parallel_size=tensor_parallel,
-        )
+        with model_alone(folder) as alone:
+            self._llm: Any = _start(
+                section,
+                str(folder),
+                model=str(alone),
+                dtype=dtype,
+                max_model_len=max_tokens,
+                max_num_seqs=concurrency,
+                gpu_memory_utilization=gpu_memory_share,
+                tensor_parallel_size=tensor_parallel,
+            )
         self._closed = threading.Event()
         _wake_when_dead(self._llm.llm_engine.engine_core, self._closed)
 
@@ -255,7 +258,8 @@ class VllmEngine:
         self.policy = ""
         with self._alive():
             try:
-                self._llm.collective_rpc("reload_policy", args=(str(folder), mend_head))
+                with model_alone(folder) as alone:
+                    self._llm.collective_rpc("reload_policy", args=(str(alone), mend_head))
                 emptied = self._llm.reset_prefix_cache()
             except Exception as error:  # whatever a worker met: half of the weights may be new
                 if self._is_dead or isinstance(error, PivotError):
@@ -342,11 +346,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
-def _start(section: str, **settings: Any) -> Any:
+def _start(section: str, folder: str, **settings: Any) -> Any:
     """Start vLLM; what it refuses becomes one error."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Forking a process that has threads or a GPU can hang, and a fork would not begin to watch its owner.
+    # Forking a process that has threads or a GPU can hang, and a fork would not watch its owner.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     from vllm import LLM  # noqa: PLC0415 - optional and heavy
 
@@ -354,25 +358,25 @@ def _start(section: str, **settings: Any) -> Any:
     if on_cpu:
         settings["block_size"] = _CPU_BLOCK_TOKENS
     try:
-        with owned():
-            return LLM(
-                **settings,
-                skip_tokenizer_init=True,  # ids in, ids out
-                generation_config="vllm",  # no defaults of the model's folder
-                # At the sampling temperature, as a completion has them; at temperature 1 the raw ones.
-                logprobs_mode="processed_logprobs",
-                max_logprobs=-1,
-                worker_extension_cls=WORKER_CLASS,
-                enable_prefix_caching=True,
-                enforce_eager=on_cpu,  # compiling takes longer than it saves there
-                disable_log_stats=True,
-                use_tqdm_on_load=False,
-                seed=0,
-            )
+        return LLM(
+            **settings,
+            skip_tokenizer_init=True,  # ids in, ids out
+            generation_config="vllm",  # no defaults of the model's folder
+            # At the sampling temperature, as a completion has them; at temperature 1 the raw ones.
+            logprobs_mode="processed_logprobs",
+            max_logprobs=-1,
+            worker_extension_cls=WORKER_CLASS,
+            additional_config={"owner": Owner.this_process()},
+            enable_prefix_caching=True,
+            enforce_eager=on_cpu,  # compiling takes longer than it saves there
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            seed=0,
+        )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
         raise ConfigError(
             f"vLLM cannot run the model: {_first_line(error)}",
-            where=settings["model"],
+            where=folder,
             mend=f"VLLM_LOGGING_LEVEL=INFO shows its messages. If memory is short: what it reserves is "
             f"{section}.gpu_memory_share; fewer tokens or less {section}.concurrency need less",
         ) from error

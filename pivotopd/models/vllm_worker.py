@@ -1,6 +1,7 @@
 """What vLLM's worker processes do for a run: take new weights, end with the run's process.
 
-vLLM imports this module in each worker, early in its start, and adds the class's methods to the worker's own.
+vLLM imports :class:`PolicyWorker` by name in each worker and adds its methods to the worker's own. Its own
+configuration carries :class:`Owner` into every process that it starts.
 """
 
 from __future__ import annotations
@@ -9,14 +10,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 WORKER_CLASS: Final = "pivotopd.models.vllm_worker.PolicyWorker"
-OWNER: Final = "PIVOTOPD_ENGINE_OWNER"
-"""Variable that names the run's process to the workers: its id, and when it started."""
 _LOOK_S: Final = 1.0
 
 
@@ -44,15 +42,35 @@ class PolicyWorker:
                 _tie_again(self.model_runner.get_model())
 
 
-@contextmanager
-def owned() -> Iterator[None]:
-    """Make the processes that are started inside end with this one, however it goes."""
-    me = os.getpid()
-    os.environ[OWNER] = f"{me} {_started(me)}"
-    try:
-        yield
-    finally:
-        del os.environ[OWNER]
+class Owner(str):
+    """The id of the run's process and when it started; who unpickles it elsewhere ends with that process.
+
+    Every process of vLLM unpickles its configuration as it begins, long before it can be asked for anything:
+    a run that is killed while its engine starts leaves none behind. It is a text, which vLLM can hash.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """Name the process that calls."""
+        return cls(f"{os.getpid()} {_started(os.getpid())}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_owned_by, (str(self),))
+
+
+def _owned_by(owner: str) -> Owner:
+    _end_with(owner)
+    return Owner(owner)
+
+
+@cache
+def _end_with(owner: str) -> None:
+    """Kill this process when another one is gone, however that went."""
+    process, _, started = owner.partition(" ")
+    if int(process) != os.getpid():
+        threading.Thread(target=_watch, args=(int(process), started), daemon=True).start()
 
 
 def _tie_again(model: Any) -> None:
@@ -72,13 +90,6 @@ def _tie_again(model: Any) -> None:
         dispatch_cpu_unquantized_gemm(head, remove_weight=False)
 
 
-def _end_with_owner() -> None:
-    """Kill this process when the one that owns it is gone; nothing where it has no owner."""
-    process, _, started = os.environ.get(OWNER, "").partition(" ")
-    if process and int(process) != os.getpid():
-        threading.Thread(target=_watch, args=(int(process), started), daemon=True).start()
-
-
 def _watch(process: int, started: str) -> None:
     while _started(process) == started:
         time.sleep(_LOOK_S)
@@ -92,6 +103,3 @@ def _started(process: int) -> str:
     except OSError:
         return ""
     return "" if state in "ZX" else fields[18]
-
-
-_end_with_owner()  # as a worker starts: its run may be gone before it can be asked for anything

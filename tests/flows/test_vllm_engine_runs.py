@@ -94,10 +94,12 @@ class Disturbed:
 def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
     """Wait for a line of what a run says."""
     assert process.stdout is not None
+    said = ""
     for line in process.stdout:
+        said += line
         if line.startswith(beginning):
             return
-    raise AssertionError(f"the run ended before it said {beginning!r}: {process.communicate()[1]}")
+    raise AssertionError(f"the run ended before it said {beginning!r}: {said} {process.communicate()[1]}")
 
 
 def untrained(folder: Path) -> Path:
@@ -141,12 +143,11 @@ def engine_killed(run: Disturbed) -> Step:
     with run.started() as process:
         wait_for_line(process, "update 0000")
         engines = engines_of(process.pid)
-        for one in engines:
-            os.kill(one, signal.SIGSTOP)
+        assert engines, "an engine serves the run"
+        os.kill(engines[0], signal.SIGSTOP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2)  # it waits for the engine by now, or will find it dead
-        for one in engines:
-            os.kill(one, signal.SIGKILL)
+        os.kill(engines[0], signal.SIGKILL)
         return run.ended(process, frozenset(), engines)
 
 
@@ -174,7 +175,7 @@ def test_a_dead_engine_ends_the_run_with_code_10_and_nothing_half_written(
     run: Disturbed, engine_killed: Step
 ) -> None:
     done = engine_killed.done
-    assert len(engine_killed.left) == 1
+    assert len(engine_killed.left) > 1, "on a CPU the model is in a process of its own"
     assert done.returncode == 10, done.stderr
     assert "vLLM's process ended while it worked" in done.stderr
     assert "start the same command again" in done.stderr
@@ -187,7 +188,7 @@ def test_a_dead_engine_ends_the_run_with_code_10_and_nothing_half_written(
 
 def test_a_stop_signal_ends_run_and_engine(run: Disturbed, asked_to_stop: Step) -> None:
     done = asked_to_stop.done
-    assert len(asked_to_stop.left) == 1, "the engine lived when the signal came"
+    assert len(asked_to_stop.left) > 1, "the engine lived when the signal came"
     assert done.returncode == 75, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == "  mend:  start the same command again: what is finished is kept"
@@ -196,7 +197,7 @@ def test_a_stop_signal_ends_run_and_engine(run: Disturbed, asked_to_stop: Step) 
 
 
 def test_a_run_killed_while_its_engine_starts_leaves_none(run: Disturbed, killed: Step) -> None:
-    assert len(killed.left) == 1
+    assert killed.left
     assert killed.done.returncode == -signal.SIGKILL
     wait_until(lambda: not processes_of(run.home), GONE_S, "processes of the run are left")
     assert killed.before <= set(killed.after)
