@@ -93,7 +93,8 @@ def checked(config: RunConfig) -> PromptCheck:
     if config.engine.kind == "vllm":
         from pivotopd.models.engines import check_engine_section
 
-        check_engine_section(config.engine)
+        if not config.engine.urls:  # what stands behind them has its own
+            check_engine_section(config.engine)
     needs = make_method(config.method, config.recovery.depth).needs
     if needs.target_tokens:
         from pivotopd.target_size import check_targets
