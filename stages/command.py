@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -143,7 +144,8 @@ def _run_update(run: str, iteration: int | None, overrides: list[str]) -> None:
         set_threads(work.config.threads)
         with closing(work):
             follow(work)
-        return
+        sys.stdout.flush()
+        os._exit(0)  # taking the group apart while its first rank leaves can abort this process
     with leading():
         run_stage("update", run, iteration, overrides, follow=False, dry_run=False, say=typer.echo)
 

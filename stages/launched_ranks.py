@@ -127,6 +127,7 @@ def follow(work: Work) -> None:
         try:
             ask = _hear()
             if ask.what is None:
+                dist.barrier(group=_channel())
                 return
             if ask.what == "start":
                 learner = learner_of(work, *ask.arguments)
@@ -148,6 +149,7 @@ def leading() -> Iterator[None]:
     _channel()
     yield
     _tell(_Ask(None))
+    dist.barrier(group=_channel())
 
 
 @cache

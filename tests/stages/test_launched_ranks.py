@@ -32,9 +32,9 @@ def port() -> int:
     return number
 
 
-def ranks(run: StoredRun, *overrides: str) -> list[subprocess.Popen[str]]:
+def ranks(run: StoredRun, *overrides: str, meeting: str = "") -> list[subprocess.Popen[str]]:
     """Start two ranks of the first update as srun does, each with its own variables."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meeting or str(port())}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "stages.update", "--run", run.uri, "--iteration", "0", *overrides],
@@ -54,21 +54,14 @@ def ends(started: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(one.returncode, "".join(text)) for one, text in zip(started, said, strict=True)]
 
 
-def are_connected(one: int, other: int) -> bool:
-    """Tell whether two ranks talk to each other directly, beyond the store at which they meet."""
+def are_joined(one: int, other: int, meeting: str) -> bool:
+    """Tell whether two ranks talk directly on two channels: those of the learner and of what is asked."""
     try:
-        ports = [
-            {
-                end.port
-                for link in psutil.Process(pid).net_connections("tcp")
-                for end in (link.laddr, link.raddr)
-                if end
-            }
-            for pid in (one, other)
-        ]
+        links = [psutil.Process(pid).net_connections("tcp") for pid in (one, other)]
     except psutil.Error:
         return False
-    return len(ports[0] & ports[1]) > 2
+    of_the_other = {link.laddr.port for link in links[1]} - {int(meeting)}
+    return sum(bool(link.raddr) and link.raddr.port in of_the_other for link in links[0]) >= 2
 
 
 def weights(run: StoredRun, *overrides: str) -> dict[str, np.ndarray]:
@@ -105,8 +98,8 @@ def test_under_torchrun_an_update_is_that_of_one_rank(copy: Callable[[], StoredR
 
 
 def test_what_is_done_lets_all_ranks_leave(copy: Callable[[], StoredRun]) -> None:
-    (first, said), (second, _) = ends(ranks(copy()))
-    assert (first, second) == (0, 0)
+    (first, said), (second, heard) = ends(ranks(copy()))
+    assert (first, second) == (0, 0), said + heard
     assert "cached" in said
 
 
@@ -119,9 +112,10 @@ def test_a_number_of_ranks_that_contradicts_the_launcher(copy: Callable[[], Stor
 def test_a_rank_that_dies_ends_the_other_and_publishes_nothing(copy: Callable[[], StoredRun]) -> None:
     run = copy()
     before = run.files()
-    first, second = ranks(run, RATE)
+    at = str(port())
+    first, second = ranks(run, RATE, meeting=at)
     deadline = time.monotonic() + PATIENCE_S
-    while not are_connected(second.pid, first.pid):
+    while not are_joined(second.pid, first.pid, at):
         assert time.monotonic() < deadline
         assert first.poll() is None
         time.sleep(0.05)
