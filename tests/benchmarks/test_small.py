@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +135,10 @@ def test_different_losses_are_refused() -> None:
 @pytest.mark.slow
 def test_update_has_the_loss_of_trl() -> None:
     if not any(CACHE.glob("site-*/trl")):
-        pytest.skip("TRL is not there: `python -m benchmarks --only update` installs it")
+        reason = "TRL is not there: `python -m benchmarks --only update` installs it"
+        if os.environ.get("PIVOTOPD_REQUIRE_TRL", "0") not in ("", "0"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
     assert trl_folder(CACHE) is not None
     found = by_name(update.measure(quick=True))
     assert abs(float(found["update/trl"].counts["loss_gap"])) <= update.TOLERANCE
