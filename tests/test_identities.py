@@ -52,7 +52,7 @@ class Decision:
 
     def gradient(self, coefficients: Tensor | None = None, mix: float = REVERSE) -> Tensor:
         """Gradient on the model's weights: of sum_v c_v log p(v), or of the divergence to q."""
-        model = self.policy.policy.model
+        model = self.policy.loaded.model
         target = torch.from_numpy(np.log(self.q)).float()[None]
 
         def value(logprobs: Tensor, where: slice) -> tuple[Tensor, ...]:

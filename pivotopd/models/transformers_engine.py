@@ -52,6 +52,7 @@ class TransformersEngine:
 
     Attributes:
         policy: Digest of the loaded policy.
+        loaded: Its model and tokenizer.
         counts: What was computed so far.
 
     Raises:
@@ -75,7 +76,7 @@ class TransformersEngine:
             digest: Digest of the work that made it.
         """
         use_grouped_steps(policy.model)
-        self._loaded, self.policy = policy, digest
+        self.loaded, self.policy = policy, digest
 
     def reload(self, folder: Path, policy: str) -> None:
         """Load a policy's folder in place of the present one, with its type and on its device.
@@ -88,7 +89,7 @@ class TransformersEngine:
             ArtifactError: The folder is damaged.
             NumericsError: A weight is not finite.
         """
-        device, dtype = self._device, self._loaded.model.dtype
+        device, dtype = self._device, self.loaded.model.dtype
         loaded = load_policy(folder, next(name for name, one in DTYPES.items() if one == dtype))
         loaded.model.to(device)
         self.serve(loaded, policy)
@@ -102,7 +103,7 @@ class TransformersEngine:
 
     @property
     def _device(self) -> torch.device:
-        device: torch.device = self._loaded.model.get_input_embeddings().weight.device
+        device: torch.device = self.loaded.model.get_input_embeddings().weight.device
         return device
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
@@ -129,7 +130,7 @@ class TransformersEngine:
         Raises:
             NumericsError: A log-probability is not a number; names the request.
         """
-        values = self._values(requests, lambda batch: (response_logprobs(self._loaded.model, batch),))
+        values = self._values(requests, lambda batch: (response_logprobs(self.loaded.model, batch),))
         return [nats.numpy() for (nats,) in values]
 
     def score_distributions(
@@ -145,7 +146,7 @@ class TransformersEngine:
             ConfigError: The vocabulary has fewer ids.
             NumericsError: A log-probability is not a number; names the request.
         """
-        vocabulary = self._loaded.model.get_output_embeddings().weight.shape[0]
+        vocabulary = self.loaded.model.get_output_embeddings().weight.shape[0]
         width = vocabulary if top_tokens is None else top_tokens
         if not 1 <= width <= vocabulary:
             raise ConfigError(f"there are no {width} likeliest of {vocabulary} tokens")
@@ -155,7 +156,7 @@ class TransformersEngine:
                 top = logprobs.topk(width, dim=-1)
                 return sampled(logprobs, batch, where), top.indices.int(), top.values
 
-            return response_values(self._loaded.model, batch, of_chunk)
+            return response_values(self.loaded.model, batch, of_chunk)
 
         return [
             (nats.numpy(), TokenDistributions(ids.numpy(), top.numpy()))
@@ -182,7 +183,7 @@ class TransformersEngine:
         if not 0 <= sampling.temperature < float("inf") or sampling.max_tokens < 1:
             raise ConfigError(f"not a way to sample: {sampling}", mend="temperature >= 0, max_tokens >= 1")
         longest = max((len(request.prompt_ids) for request in requests), default=1)
-        limit = getattr(self._loaded.model.config, "max_position_embeddings", None)
+        limit = getattr(self.loaded.model.config, "max_position_embeddings", None)
         if limit is not None and longest + sampling.max_tokens > limit:
             raise ConfigError(
                 f"prompt of {longest} and response of {sampling.max_tokens} tokens pass the limit {limit}",
@@ -203,7 +204,7 @@ class TransformersEngine:
         return torch.cat(logits)
 
     def _last_logits(self, batch: TokenBatch, cache: SlotCache) -> Tensor:
-        model = self._loaded.model
+        model = self.loaded.model
         states = model.base_model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
@@ -217,7 +218,7 @@ class TransformersEngine:
 
     def _step(self, tokens: Tensor, positions: Tensor, used: int, cache: SlotCache) -> Tensor:
         """Feed (B,) tokens at (B,) positions and return the (B, V) logits of what follows."""
-        model = self._loaded.model
+        model = self.loaded.model
         cache.start_step(positions, used)
         states = model.base_model(
             input_ids=tokens[:, None],
@@ -239,7 +240,7 @@ class TransformersEngine:
         cache = SlotCache(len(indices), longest + min(limit, GROW_SLOTS))
         logits = self._prefill(requests, indices, cache)
         uniforms = uniforms_of([requests[index].seed for index in indices], limit).to(device)
-        stops = torch.tensor(self._loaded.stop_ids, device=device)
+        stops = torch.tensor(self.loaded.stop_ids, device=device)
         out = torch.zeros((len(indices), limit), dtype=torch.int64, device=device)
         nats = torch.zeros((len(indices), limit), dtype=torch.float32, device=device)
         count = torch.zeros(len(indices), dtype=torch.int64, device=device)
