@@ -74,7 +74,7 @@ def test_the_bill_is_the_sum_of_the_manifests(run: StoredRun) -> None:
             assert bill["stages"][stage]["counts"][name] == manifest.counts[name]
     assert bill["total"]["teacher_cost"] is None
     assert bill["total"]["total_s"] == pytest.approx(sum(sum(one.seconds.values()) for one in stored))
-    assert 0 < bill["stages"]["update"]["training_padding_share"] < 1
+    assert bill["stages"]["update"]["training_padding_share"] == 0, "rows are packed"
     whole = json.loads(inspect(run.uri, "--cost", "--json").stdout)
     assert whole == bill, "the run has one iteration"
 
