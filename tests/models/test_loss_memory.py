@@ -51,5 +51,5 @@ def test_the_peak_is_far_below_that_of_the_whole_matrix() -> None:
     tokens, vocabulary = 4096, 16_384
     matrix = tokens * vocabulary * 4 / 2**20
     naive, chunked = (peak_mib(way, tokens, vocabulary, 128) for way in ("naive", "chunked"))
-    assert naive > 0.9 * matrix  # the probe sees it; what start-up once needed may hide a part
+    assert naive > matrix / 2  # the probe sees it; what start-up once needed may hide a part
     assert chunked < naive / 8
