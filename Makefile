@@ -42,7 +42,7 @@ lint: install ## ruff, mypy, import contracts, spelling, module length
 doctor: install ## say what this machine lacks, and how to mend it
 	@$(BIN)/pivotopd doctor
 
-bench: install ## measure the ratios of docs/performance.md, twelve minutes (infra/stock_engine.sh first)
+bench: install ## measure all ratios and write docs/performance.md (infra/stock_engine.sh first)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 docs: install ## write the generated pages of docs/ again

@@ -1,4 +1,4 @@
-"""The GPU's share of the ratios, in one call of under seven minutes; a part that finds no time is left out.
+"""The GPU's share of the ratios, in one call made for seven minutes; a part that finds no time is left out.
 
 ``python -m benchmarks.gpu --out FILE [--limit 420] [--small]``
 

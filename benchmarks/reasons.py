@@ -48,7 +48,8 @@ REASONS: Mapping[str, str] = {
         "except the checkpoint."
     ),
     "orchestration/engine_starts": (
-        "A new policy gets a new engine, in the same process: its weights are loaded, nothing is compiled."
+        "One engine serves a run and takes each new policy in place: a start after the first iteration "
+        "is a defect."
     ),
     "growth": (
         "Prompts grow until the window of earlier turns is full, so short episodes have shorter prompts."

@@ -77,6 +77,7 @@ def checks_of(arguments: list[str]) -> list[Check]:
     ]
     if arguments:
         checks += [
+            *([Check("LoRA", machine.lora)] if config.update.lora is not None else []),
             Check("student", partial(storage.student_folder, config)),
             Check("teacher", partial(services.teacher, config)),
             Check("policy servers", partial(services.policy_servers, config)),
@@ -89,7 +90,8 @@ def checks_of(arguments: list[str]) -> list[Check]:
 def _runs_vllm(config: RunConfig) -> bool:
     from pivotopd.config import LocalSection
 
-    return isinstance(config.teacher, LocalSection) and config.teacher.engine == "vllm"
+    generates = config.engine.kind == "vllm" and not config.engine.urls  # servers have their own
+    return generates or (isinstance(config.teacher, LocalSection) and config.teacher.engine == "vllm")
 
 
 def _prefect_url() -> str | None:

@@ -66,8 +66,8 @@ def configuration_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Written by `make docs` from the classes in `pivotopd/config.py` and `pivotopd/methods/sections.py`;",
-        "do not edit. Methods and their formulas: [methods.md](methods.md).",
+        "Written by `make docs` from `pivotopd/config.py` and the sections that it takes in (methods,",
+        "`engine`, `launch`); do not edit. Methods and their formulas: [methods.md](methods.md).",
         "",
         "A run is one YAML file and `key=value` overrides after it on the command line:",
         "",

@@ -149,7 +149,7 @@ class RolloutSection(Section):
     response_tokens: Count = 512
     """Longest response."""
     batch_episodes: Count = 256
-    """Episodes in flight at once; a result never depends on it."""
+    """Episodes in flight at once; a result depends on it by rounding alone."""
 
 
 class OracleSection(Section):

@@ -46,9 +46,9 @@ class EngineSection(Section):
     tensor_parallel: Count = 1
     """GPUs that each matrix of the model is spread over."""
     data_parallel: Count = 1
-    """Copies of the model; an engine inside the run's own process is one copy."""
+    """Copies of the model: one; for more, start several policy servers."""
     concurrency: Count = 256
-    """Most responses that vLLM writes at once; a result never depends on it."""
+    """Most responses that vLLM or a server writes at once; a result depends on it by rounding alone."""
     parity_rows: Count = 8
     """Sequences of the parity probe after each load: engine and learner give their log-probabilities."""
     parity_bound_nats: Positive | None = None

@@ -84,7 +84,7 @@ class NothingToTrainOn(PivotError):
 
 
 class NumericsError(PivotError):
-    """Weights, losses or gradients are not finite."""
+    """Weights, losses or gradients are not finite, or engine and learner differ in log-probabilities."""
 
     exit_code = 7
 
@@ -96,7 +96,7 @@ class RunsFailed(PivotError):
 
 
 class ClusterError(PivotError):
-    """A cluster ended or lost a job, or cannot be reached."""
+    """A cluster ended or lost a job, or cannot be reached; or a rank of an update ended."""
 
     exit_code = 9
 

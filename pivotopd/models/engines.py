@@ -28,7 +28,8 @@ def check_engine_section(section: EngineSection) -> None:
         raise ConfigError(
             f"an engine inside a run is one copy of the model, not {section.data_parallel}",
             where="engine.data_parallel",
-            mend="leave it at 1; tensor_parallel spreads one copy over several GPUs",
+            mend="leave it at 1; tensor_parallel spreads one copy over several GPUs, and several "
+            "policy servers (engine.urls) are several copies",
         )
 
 

@@ -24,7 +24,7 @@ from pivotopd.runs.contents import artifacts_of, stored_files
 from pivotopd.runs.forks import FORK
 from pivotopd.runs.verify import hash_of
 
-_MAY_DIFFER: Final = frozenset({"root", "iterations", "threads", "streaming", "tracking"})
+_MAY_DIFFER: Final = frozenset({"root", "iterations", "threads", "streaming", "tracking", "launch"})
 """Keys of a configuration in which two copies of a run may differ."""
 
 

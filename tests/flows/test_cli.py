@@ -341,6 +341,24 @@ def test_doctor_names_the_build_of_vllm_or_how_to_get_one(
     assert shown.exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("setting", "missing"),
+    [
+        ("engine.kind=vllm", "vLLM"),
+        ("update.lora={rank: 4}", "peft"),
+        ("engine={kind: vllm, urls: ['http://127.0.0.1:9']}", "policy server http://127.0.0.1:9"),
+    ],
+)
+def test_doctor_misses_what_settings_ask_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, missing: str
+) -> None:
+    monkeypatch.setattr(doctor_cli, "NEEDED", ())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    shown = CliRunner().invoke(app, ["doctor", f"root={tmp_path}", setting])
+    assert shown.exit_code == 2
+    assert missing in shown.stdout.splitlines()[-1].removeprefix("not ready: ").split(", ")
+
+
 def test_doctor_misses_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor_cli, "NEEDED", ())
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
