@@ -32,7 +32,9 @@ def versions(*, with_vllm: bool = False) -> Iterator[Finding]:
     yield _fits("versions", ASKED, installed, required=True)
     present = tuple(name for name in OPTIONAL if canonicalize_name(name) in installed)
     if present:
-        yield _fits("versions beside vLLM", present, installed, required=with_vllm and UNPINNED not in present)
+        yield _fits(
+            "versions beside vLLM", present, installed, required=with_vllm and UNPINNED not in present
+        )
 
 
 def _fits(what: str, names: tuple[str, ...], installed: Mapping[str, str], *, required: bool) -> Finding:

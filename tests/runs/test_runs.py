@@ -142,7 +142,7 @@ def test_another_run_of_the_name_is_not_mixed_in(tmp_path: Path) -> None:
     target.store.write_text(target.config, CONFIG.replace("seed: 0", "seed: 1"))
     with pytest.raises(ConfigError, match="another run named 'run'"):
         copy_run(layout, target.root)
-    target.store.write_text(target.config, CONFIG.replace("iterations: 4", "iterations: 2"))
+    target.store.write_text(target.config, CONFIG.replace("iterations: 4", "iterations: 2") + "launch: {}\n")
     assert copy_run(layout, target.root).artifacts == 6
     with pytest.raises(ConfigError, match="onto itself"):
         copy_run(layout, f"{tmp_path}/root/")
