@@ -47,9 +47,6 @@ REASONS: Mapping[str, str] = {
         "Parquet files, and a checkpoint after each update, count. They do not grow with the model, "
         "except the checkpoint."
     ),
-    "orchestration/engine_starts": (
-        "A new policy gets a new engine, in the same process: its weights are loaded, nothing is compiled."
-    ),
     "growth": (
         "Prompts grow until the window of earlier turns is full, so short episodes have shorter prompts."
     ),

@@ -19,11 +19,10 @@ def check_engine_section(section: EngineSection) -> None:
     Raises:
         ConfigError: vLLM is wanted and not installed, or several copies of the model are asked for.
     """
-    if section.kind != "vllm":
-        return
-    from pivotopd.models.vllm_engine import check_vllm  # noqa: PLC0415 - optional
+    if section.kind == "vllm":
+        from pivotopd.models.vllm_engine import check_vllm  # noqa: PLC0415 - optional
 
-    check_vllm(where="engine.kind")
+        check_vllm(where="engine.kind")
     if section.data_parallel > 1:
         raise ConfigError(
             f"an engine inside a run is one copy of the model, not {section.data_parallel}",
@@ -43,11 +42,11 @@ def vllm_runs(section: EngineSection, folder: Path) -> bool:
         ConfigError: As :func:`check_engine_section`; or vLLM does not know the model and nothing stands in.
         ArtifactError: The folder is damaged.
     """
+    check_engine_section(section)
     if section.kind != "vllm":
         return False
     from pivotopd.models.vllm_engine import check_model  # noqa: PLC0415 - optional
 
-    check_engine_section(section)
     return check_model(folder, may_fall_back=section.fallback == "transformers")
 
 
