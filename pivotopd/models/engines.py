@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ConfigError
-from pivotopd.models.checkpoint import model_facts, read_text_side
 
 if TYPE_CHECKING:
     from pivotopd.models.vllm_engine import VllmEngine
@@ -66,6 +65,7 @@ def start_vllm(
         ConfigError: vLLM cannot run the model with these settings.
         ArtifactError: The folder or a part of it is missing or damaged.
     """
+    from pivotopd.models.checkpoint import model_facts, read_text_side  # noqa: PLC0415 - heavy
     from pivotopd.models.vllm_engine import VllmEngine  # noqa: PLC0415 - optional
 
     positions = model_facts(folder).positions
