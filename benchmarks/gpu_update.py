@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,7 +35,7 @@ class Step(Protocol):
         ...
 
 
-class _Step:
+class _Step(ABC):
     def __init__(
         self, model: Qwen3ForCausalLM, rows: Sequence[RaggedRow], batches: Sequence[TokenBatch], device: str
     ) -> None:
@@ -46,8 +47,9 @@ class _Step:
         self._gains = [[row.advantage] * len(row.response_ids) for row in rows]
         self._noise = [row.noise.tolist() for row in rows]
 
+    @abstractmethod
     def logprobs(self, batch: TokenBatch) -> Tensor:
-        raise NotImplementedError
+        """Return the (N,) log-probabilities of a batch's response tokens."""
 
     def run(self) -> float:
         """Compute the gradient and drop it; return the loss."""

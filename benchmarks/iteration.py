@@ -21,11 +21,11 @@ from unittest.mock import patch
 from benchmarks.ratios import Cost, cpu_seconds
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.environments.alfworld.native import NativeEnv
-from pivotopd.environments.alfworld.stock import StockEnv
-from pivotopd.environments.base import Env, Environment, StepResult, Task
+from pivotopd.environments.alfworld.mirrored import MirroredStockEnv
+from pivotopd.environments.base import Env, Environment, StepResult
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.registry import open_environment
+from pivotopd.errors import ReplayDivergence
 from pivotopd.ledger import Counts
 from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
 from pivotopd.teacher.registry import make_teacher
@@ -199,54 +199,17 @@ class StockBeside:
 
     def open(self) -> Env:
         """Return a fresh instance."""
-        return StockBesideEnv()
+        return _Mirrored("move", memoise=False)
 
 
-class StockBesideEnv:
-    """An instance: the stock engine answers, the native one must answer the same and gives the state."""
+class _Mirrored(MirroredStockEnv):
+    """The stock engine's packages as they are; where it differs, the measurement ends and not the episode."""
 
-    def __init__(self) -> None:
-        self._stock, self._native = StockEnv(memoise=False), NativeEnv()
-        self.spec = replace(self._native.spec, fork="replay")
-
-    def reset(self, task: Task, seed: int) -> StepResult:
-        """Start a task in both."""
-        return _same(self._stock.reset(task, seed), self._native.reset(task, seed))
-
-    def step(self, action: str) -> StepResult:
-        """Apply an action in both."""
-        return _same(self._stock.step(action), self._native.step(action))
-
-    def snapshot(self) -> Any:
-        """Return the native state."""
-        return self._native.snapshot()
-
-    def restore(self, snapshot: Any) -> StepResult:
-        """Refuse: the stock engine cannot."""
-        raise NotImplementedError("the stock engine is reached by replay")
-
-    def load(self, task: Task, state: bytes) -> StepResult:
-        """Refuse: the stock engine cannot."""
-        raise NotImplementedError("the stock engine is reached by replay")
-
-    def dump(self) -> bytes | None:
-        """Return the native state as bytes, for the oracle."""
-        return self._native.dump()
-
-    def state_hash(self) -> str:
-        """Return the native state's hash."""
-        return self._native.state_hash()
-
-    def close(self) -> None:
-        """Free both."""
-        self._stock.close()
-        self._native.close()
-
-
-def _same(stock: StepResult, native: StepResult) -> StepResult:
-    if stock != native:
-        raise SystemExit(f"The engines differ, nothing was measured: {stock} and {native}")
-    return stock
+    def _agreed(self, stock: StepResult, native: StepResult) -> StepResult:
+        try:
+            return super()._agreed(stock, native)
+        except ReplayDivergence as error:
+            raise SystemExit(f"nothing was measured: {error.what}") from error
 
 
 @dataclass

@@ -88,13 +88,11 @@ def checked(config: RunConfig) -> PromptCheck:
     """
     from pivotopd.config import LocalSection
     from pivotopd.methods.registry import make_method
+    from pivotopd.models.engines import check_engine_section
     from pivotopd.prompt_check import check_prompts
 
-    if config.engine.kind == "vllm":
-        from pivotopd.models.engines import check_engine_section
-
-        if not config.engine.urls:  # what stands behind them has its own
-            check_engine_section(config.engine)
+    if not config.engine.urls:  # what stands behind them has its own
+        check_engine_section(config.engine)
     needs = make_method(config.method, config.recovery.depth).needs
     if needs.target_tokens:
         from pivotopd.target_size import check_targets

@@ -330,6 +330,11 @@ class LoraSection(Section):
 class UpdateSection(Section):
     """The PPO update."""
 
+    RUNNING: ClassVar[frozenset[str]] = frozenset(
+        {"micro_batch_tokens", "packing", "gradient_checkpointing", "ranks", "idle_limit"}
+    )
+    """Keys that say how the same update is computed, and when a run gives up: no digest covers them."""
+
     learning_rate: LearningRate = 1e-6
     """AdamW learning rate, constant."""
     weight_decay: NonNegative = 0.01

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from pivotopd.compiled_operators import extensions_folder, one_at_a_time
-from pivotopd.errors import ConfigError
+from pivotopd.errors import ConfigError, first_line
 from pivotopd.models.devices import compute_device
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def join() -> Any:
             deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
         except (RuntimeError, OSError) as error:  # OSError: the folder of compiled operators
             raise ConfigError(
-                f"DeepSpeed's communication does not start: {str(error).strip().splitlines()[0][:120]}",
+                f"DeepSpeed's communication does not start: {first_line(error)}",
                 where=folder,
                 mend="install a C++ compiler (g++) and ninja, and give TORCH_EXTENSIONS_DIR a folder that "
                 "can be written: the first start compiles an operator there",

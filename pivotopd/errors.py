@@ -41,6 +41,11 @@ def _rebuild(cls: type[PivotError], what: str, where: str | None, mend: str | No
     return cls(what, where=where, mend=mend)
 
 
+def first_line(error: BaseException, most: int = 300) -> str:
+    """Return the first line of what another library's error says, cut; its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:most]
+
+
 class ConfigError(PivotError):
     """A configuration, override, command-line argument or environment variable is not acceptable."""
 

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from pivotopd import distributed
 from pivotopd.config import UpdateSection
-from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError
+from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError, first_line
 from pivotopd.learner_setup import deepspeed_settings, recompute_layers, scored_by
 from pivotopd.learner_state import STATE_FILE, load_state, save_state, whole_weights
 from pivotopd.methods.base import AuxiliaryLoss, Target
 from pivotopd.models.attention import use_grouped_steps
 from pivotopd.models.base import Nats
 from pivotopd.models.batching import TokenBatch, micro_batches
-from pivotopd.models.checkpoint import Policy, check_finite, save_policy, weights_digest
+from pivotopd.models.checkpoint import DTYPES, Policy, check_finite, save_policy, weights_digest
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.lora import add_adapters, merged_weights
 from pivotopd.objective import LossParts, ppo_loss
@@ -98,12 +98,11 @@ class Learner:
     ) -> None:
         self._policy, self._config, self._auxiliary = policy, config, auxiliary
         deepspeed = distributed.join()
-        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         if config.lora is not None:
             add_adapters(policy.model, config.lora)
         use_grouped_steps(policy.model)  # the attention that keeps packed rows apart
         # eval: a dropout layer would make the first ratio differ from 1
-        model = _Scored(policy.model.to(dtype), chunk_tokens).eval()
+        model = _Scored(policy.model.to(DTYPES[config.dtype]), chunk_tokens).eval()
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(
             trained, config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
@@ -344,7 +343,7 @@ def _too_small(config: UpdateSection, error: torch.OutOfMemoryError) -> ConfigEr
     """Return the error of a memory that does not hold a micro-batch."""
     also = "" if config.gradient_checkpointing else ", or set update.gradient_checkpointing=true"
     return ConfigError(
-        f"the accelerator's memory is too small for the update: {str(error).strip().splitlines()[0][:160]}",
+        f"the accelerator's memory is too small for the update: {first_line(error)}",
         where=f"update.micro_batch_tokens={config.micro_batch_tokens}",
         mend=f"lower update.micro_batch_tokens{also}; the result depends on neither",
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pivotopd.config import UpdateSection
 from pivotopd.errors import ClusterError, ConfigError, PivotError
@@ -181,7 +181,7 @@ class LearnerGroup:
             raise
         return [replies[rank] for rank in sorted(replies)]
 
-    def _fail(self, rank: int, failure: _Failure | None, what: str) -> None:
+    def _fail(self, rank: int, failure: _Failure | None, what: str) -> NoReturn:
         """Raise the error of a rank, all ranks stopped."""
         count = len(self._ranks)
         self._ranks[rank].join(_STOP_S)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pivotopd.errors import ArtifactError, StorageError
+from pivotopd.errors import ArtifactError, StorageError, first_line
 
 STATE_FILE = "optimizer.safetensors"
 """Beside the weights of a checkpoint."""
@@ -95,7 +95,7 @@ def load_state(engine: Any, path: Path) -> None:
                     _write(engine, weight, part, tensors.get_tensor(f"{name}/{part}"))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ArtifactError(
-            f"the optimizer state does not fit this learner: {str(error).strip().splitlines()[0]}",
+            f"the optimizer state does not fit this learner: {first_line(error)}",
             where=str(path),
             mend="load it with the model it was saved with",
         ) from error

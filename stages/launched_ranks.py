@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pivotopd import distributed
-from pivotopd.errors import ClusterError, ConfigError
+from pivotopd.errors import ClusterError, ConfigError, first_line
 from pivotopd.learner import Learner
 from pivotopd.methods.base import AuxiliaryLoss
 from pivotopd.training_rows import StepReport, TrainingRow
@@ -186,7 +186,7 @@ def _lost_ranks() -> Iterator[None]:
         if not _is_lost(error):
             raise
         raise ClusterError(
-            f"a rank of {launched_ranks()} ended: {str(error).splitlines()[0][:160]}",
+            f"a rank of {launched_ranks()} ended: {first_line(error)}",
             where="update",
             mend="look at that rank's own error; the same command resumes from the last complete stage",
         ) from error

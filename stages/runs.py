@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pivotopd.artifacts import RESERVED, RunLayout
-from pivotopd.config import EndpointSection, LocalSection, RunConfig
+from pivotopd.config import EndpointSection, LocalSection, RunConfig, UpdateSection
 from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
 from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ArtifactError, ConfigError
@@ -34,7 +34,7 @@ _OUTSIDE_NAME: Any = {
     "rollout": {"batch_episodes"},
     "engine": {*EngineSection.RUNNING},
     "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},
-    "update": {"micro_batch_tokens", "idle_limit"},
+    "update": {*UpdateSection.RUNNING},
     "evaluation": {"every"},
 }
 """Keys that change where, how far or how fast a run goes, not what it is: with others it goes on."""

@@ -43,9 +43,6 @@ from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (Signal, Distribution, Advantage, Update, SkillUse)
 
-HOW = ("micro_batch_tokens", "packing", "gradient_checkpointing", "ranks")
-"""Settings of the update that change its memory and time, and its result by rounding alone."""
-
 
 def reads(config: RunConfig) -> dict[str, Any]:
     """Return what this stage reads of a configuration; how the same update is computed stays out."""
@@ -54,7 +51,7 @@ def reads(config: RunConfig) -> dict[str, Any]:
         **({"skills": config.skills.top} if scores_skills else {}),
         "seed": config.seed,
         "method": config.method.model_dump(mode="json"),
-        "update": config.update.model_dump(mode="json", exclude={*HOW, "idle_limit"}),
+        "update": config.update.model_dump(mode="json", exclude={*config.update.RUNNING}),
         "history": config.environment.history,
         "prompt_tokens": config.rollout.prompt_tokens,
     }

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pivotopd.depth import Depth
-from pivotopd.methods.base import Nats, TokenAdvantage
+from pivotopd.methods.base import TokenAdvantage
 from pivotopd.records import Turn
 from pivotopd.scoring import Scored
 from pivotopd.training_rows import StepReport
+from stages.update_rows import nats_of
 
 
 def signal_metrics(
@@ -22,11 +23,11 @@ def signal_metrics(
     lost: list[float] = []
     for row, signal in zip(rows, scored.signals, strict=True):
         if signal.hinted_nats is not None:
-            gaps[row.source].append(float(np.sum(_nats(signal.hinted_nats) - _nats(signal.plain_nats))))
+            gaps[row.source].append(float(np.sum(nats_of(signal.hinted_nats) - nats_of(signal.plain_nats))))
         if signal.teacher_nats is not None:
-            lost += (_nats(signal.plain_nats) - _nats(signal.teacher_nats)).tolist()
+            lost += (nats_of(signal.plain_nats) - nats_of(signal.teacher_nats)).tolist()
     parity = [
-        float(np.max(np.abs(_nats(signal.plain_nats) - _nats(row.behaviour_logprobs_nats)), initial=0.0))
+        float(np.max(np.abs(nats_of(signal.plain_nats) - nats_of(row.behaviour_logprobs_nats)), initial=0.0))
         for row, signal in zip(rows, scored.signals, strict=True)
         if row.source == "rollout" and math.isclose(row.temperature, 1.0)
     ]
@@ -74,7 +75,3 @@ def step_metrics(reports: Sequence[StepReport]) -> Mapping[str, float]:
         "update/skipped_steps": float(len(reports) - len(taken)),
         "update/first_ratio_gap": reports[0].ratio_gap,
     }
-
-
-def _nats(values: Sequence[float] | None) -> Nats:
-    return np.asarray(values if values is not None else (), dtype=np.float32)

@@ -19,7 +19,7 @@ def training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantage
         response_ids=row.response_ids,
         advantage=advantage.total,
         old_nats=seen.plain_nats,
-        reference_nats=_nats(signal.reference_nats),
+        reference_nats=nats_of(signal.reference_nats),
         mask=seen.mask,
         is_recovery=row.source == "recovery",
         teacher_nats=advantage.auxiliary_nats,
@@ -27,8 +27,9 @@ def training_row(row: Turn, signal: Signal, seen: Row, advantage: TokenAdvantage
     )
 
 
-def _nats(values: Sequence[float] | None) -> Nats:
-    return np.asarray(values if values is not None else (), dtype=np.float32)
+def nats_of(values: Sequence[float]) -> Nats:
+    """Return recorded log-probabilities as an array: (R,) float32."""
+    return np.asarray(values, dtype=np.float32)
 
 
 def method_row(row: Turn, signal: Signal, beside: RowDistributions, episode: Episode, penalty: float) -> Row:
@@ -40,7 +41,7 @@ def method_row(row: Turn, signal: Signal, beside: RowDistributions, episode: Epi
         source="recovery" if row.source == "recovery" else "rollout",
         episode_return=episode.episode_return,
         penalty=0.0 if row.valid or row.source == "recovery" else penalty,
-        plain_nats=_nats(signal.plain_nats),
+        plain_nats=nats_of(signal.plain_nats),
         hinted_nats=_maybe(signal.hinted_nats),
         lesson_nats=_maybe(signal.lesson_nats),
         mask=np.full(len(row.response_ids), trains, dtype=np.bool_),
@@ -58,4 +59,4 @@ def method_row(row: Turn, signal: Signal, beside: RowDistributions, episode: Epi
 
 
 def _maybe(values: Sequence[float] | None) -> Nats | None:
-    return None if values is None else _nats(values)
+    return None if values is None else nats_of(values)

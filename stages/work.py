@@ -85,8 +85,7 @@ class Job:
 class Closable(Protocol):
     """Something that holds memory or a process."""
 
-    @property
-    def close(self) -> Callable[[], None]:
+    def close(self) -> None:
         """Free it."""
         ...
 

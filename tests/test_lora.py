@@ -35,7 +35,6 @@ def test_without_the_library_the_error_names_it(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "float32"), (1, "bfloat16"), (3, "float32")])
 def test_adapters_train_and_the_merged_policy_is_published(stage: int, dtype: str, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     begin, made = flat(policy(dtype).model), policy(dtype)
     rows = make_rows(policy(dtype).model)
     with Learner(made, lora(stage, dtype)) as learner:  # type: ignore[arg-type]
@@ -70,7 +69,6 @@ def test_adapters_train_and_the_merged_policy_is_published(stage: int, dtype: st
 
 
 def test_the_merged_policy_computes_what_the_adapters_do(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     made = policy()
     rows = make_rows(made.model)
     with Learner(made, lora()) as learner:  # type: ignore[arg-type]
@@ -82,7 +80,6 @@ def test_the_merged_policy_computes_what_the_adapters_do(tmp_path: Path) -> None
 
 
 def test_layers_that_the_model_lacks_are_refused() -> None:
-    pytest.importorskip("peft")
     config = section(lora=LoraSection(targets=("no_such_layer",)))
     with pytest.raises(ConfigError, match=r"no_such_layer|target") as caught:
         Learner(policy(), config)

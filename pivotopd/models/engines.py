@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ConfigError
-from pivotopd.models.checkpoint import model_facts, read_text_side
 
 if TYPE_CHECKING:
     from pivotopd.models.vllm_engine import VllmEngine
@@ -19,11 +18,10 @@ def check_engine_section(section: EngineSection) -> None:
     Raises:
         ConfigError: vLLM is wanted and not installed, or several copies of the model are asked for.
     """
-    if section.kind != "vllm":
-        return
-    from pivotopd.models.vllm_engine import check_vllm  # noqa: PLC0415 - optional
+    if section.kind == "vllm":
+        from pivotopd.models.vllm_engine import check_vllm  # noqa: PLC0415 - optional
 
-    check_vllm(where="engine.kind")
+        check_vllm(where="engine.kind")
     if section.data_parallel > 1:
         raise ConfigError(
             f"an engine inside a run is one copy of the model, not {section.data_parallel}",
@@ -44,11 +42,11 @@ def vllm_runs(section: EngineSection, folder: Path) -> bool:
         ConfigError: As :func:`check_engine_section`; or vLLM does not know the model and nothing stands in.
         ArtifactError: The folder is damaged.
     """
+    check_engine_section(section)
     if section.kind != "vllm":
         return False
     from pivotopd.models.vllm_engine import check_model  # noqa: PLC0415 - optional
 
-    check_engine_section(section)
     return check_model(folder, may_fall_back=section.fallback == "transformers")
 
 
@@ -68,6 +66,7 @@ def start_vllm(
         ConfigError: vLLM cannot run the model with these settings.
         ArtifactError: The folder or a part of it is missing or damaged.
     """
+    from pivotopd.models.checkpoint import model_facts, read_text_side  # noqa: PLC0415 - heavy
     from pivotopd.models.vllm_engine import VllmEngine  # noqa: PLC0415 - optional
 
     positions = model_facts(folder).positions

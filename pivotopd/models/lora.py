@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pivotopd.config import LoraSection
-from pivotopd.errors import ConfigError
+from pivotopd.errors import ConfigError, first_line
 from pivotopd.seeds import seed_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def add_adapters(model: PreTrainedModel, section: LoraSection) -> None:
             inject_adapter_in_model(settings, model)
     except ValueError as error:
         raise ConfigError(
-            f"the model takes no such adapters: {str(error).strip().splitlines()[0][:160]}",
+            f"the model takes no such adapters: {first_line(error)}",
             where="update.lora.targets",
             mend="name linear layers of the model, such as q_proj and v_proj",
         ) from error

@@ -19,7 +19,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, PivotError, Preempted
+from pivotopd.errors import (
+    ArtifactError,
+    ConfigError,
+    EngineFault,
+    NumericsError,
+    PivotError,
+    Preempted,
+    first_line,
+)
 from pivotopd.ledger import Counts
 from pivotopd.models.base import (
     Completion,
@@ -266,7 +274,7 @@ class VllmEngine:
                     raise
                 self.close()
                 raise EngineFault(
-                    f"vLLM could not take the new weights: {_first_line(error)}",
+                    f"vLLM could not take the new weights: {first_line(error)}",
                     where=str(folder),
                     mend="start the same command again: a new engine loads them",
                 ) from error
@@ -342,10 +350,6 @@ def _wake_when_dead(core: Any, closed: threading.Event) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0]
-
-
 def _start(section: str, folder: str, **settings: Any) -> Any:
     """Start vLLM; what it refuses becomes one error."""
     for name, value in _ENVIRONMENT.items():
@@ -375,7 +379,7 @@ def _start(section: str, folder: str, **settings: Any) -> Any:
         )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
         raise ConfigError(
-            f"vLLM cannot run the model: {_first_line(error)}",
+            f"vLLM cannot run the model: {first_line(error)}",
             where=folder,
             mend=f"VLLM_LOGGING_LEVEL=INFO shows its messages. If memory is short: what it reserves is "
             f"{section}.gpu_memory_share; fewer tokens or less {section}.concurrency need less",

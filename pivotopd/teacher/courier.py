@@ -38,7 +38,7 @@ class Courier(Generic[Q, A]):
         return promise
 
     def close(self) -> None:
-        """Ask nothing more; an answer that is under way is waited for by nobody."""
+        """Ask nothing more; an answer that is under way is waited for only by the end of the process."""
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 

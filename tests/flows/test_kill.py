@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.seeds import rng_of
+from tests.child_process import wait_until
 from tests.flows.runs import PATIENCE_S, finish, processes_of, start, train
 from tests.small_student import small_config
 
@@ -28,13 +28,6 @@ KILLS = int(os.environ.get("PIVOTOPD_KILLS", "3"))
 def published(root: Path) -> dict[str, Artifact]:
     """Return a root's artifacts by address; also checks that everything published can be read."""
     return {artifact.path: artifact for artifact in list_artifacts(Store(str(root)))}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
@@ -76,7 +69,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(
         after = published(tmp_path / "root")
         assert {path: after[path].manifest for path in seen} == {p: one.manifest for p, one in seen.items()}
         seen = after
-        wait_until(lambda: not processes_of(tmp_path / "home"))
+        wait_until(lambda: not processes_of(tmp_path / "home"), PATIENCE_S)
     assert seen
     done = train(disturbed, tmp_path / "home")
     assert done.returncode == 0, done.stderr
@@ -88,7 +81,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(
         path: one.manifest.content_digest for path, one in undisturbed.items()
     }
     assert not list(tmp_path.rglob(".attempt-*")), "the next writer removes what a killed one left"
-    wait_until(lambda: not processes_of(tmp_path / "home"))
+    wait_until(lambda: not processes_of(tmp_path / "home"), PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +117,4 @@ def test_asked_to_stop_it_ends_with_its_code_and_can_go_on(
     assert {path: one.manifest.content_digest for path, one in first.items()}.items() <= {
         path: one.manifest.content_digest for path, one in undisturbed.items()
     }.items()
-    wait_until(lambda: not processes_of(tmp_path / "home"))
+    wait_until(lambda: not processes_of(tmp_path / "home"), PATIENCE_S)

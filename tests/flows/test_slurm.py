@@ -6,8 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config
+from tests.child_process import wait_until
 from tests.flows.runs import PATIENCE_S, environment_of, finish, processes_of, source
 from tests.slurm_node import slurm_node
 from tests.small_student import small_config
@@ -73,32 +73,25 @@ def running(root: Path) -> bool:
     return bool(found) and bool(found[0]["job"]) and word(found[0]["job"]) == "RUNNING"
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def trained(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Root of a training in one allocation whose waiting command was killed and which was requeued once."""
     root, home = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("home")
     config = config_of(root, student, name=NAME)
     first = start(config, home)
-    wait_until(lambda: running(root))
+    wait_until(lambda: running(root), PATIENCE_S)
     first.kill()
     first.communicate()
     job = records(root)[0]["job"]
-    wait_until(lambda: published(root))
+    wait_until(lambda: published(root), PATIENCE_S)
     # What SLURM does ahead of the time limit, at a moment that is known.
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
-    wait_until(lambda: word(job) == "PENDING")
+    wait_until(lambda: word(job) == "PENDING", PATIENCE_S)
     done = run(config, home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"train: slurm job {job} found" in done.stdout
     assert "done" in (records(root)[0]["ended"] or "")
-    wait_until(lambda: not processes_of(home))
+    wait_until(lambda: not processes_of(home), PATIENCE_S)
     return root
 
 
@@ -159,14 +152,14 @@ def test_who_stops_waiting_cancels_the_job(
 ) -> None:
     root, home = tmp_path / "root", tmp_path / "home"
     waiting = start(config_of(root, student, name="cancelled"), home)
-    wait_until(lambda: running(root))
+    wait_until(lambda: running(root), PATIENCE_S)
     waiting.send_signal(number)
     done = finish(waiting)
     assert done.returncode == code, done.stderr
     job = records(root)[0]["job"]
     assert f"job {job} cancelled" in done.stdout
-    wait_until(lambda: word(job) == "CANCELLED")
-    wait_until(lambda: not processes_of(home))
+    wait_until(lambda: word(job) == "CANCELLED", PATIENCE_S)
+    wait_until(lambda: not processes_of(home), PATIENCE_S)
 
 
 def test_a_detached_job_goes_on_and_can_be_cancelled_by_hand(student: Path, tmp_path: Path) -> None:

@@ -79,9 +79,10 @@ def test_a_missing_vllm_is_refused_whatever_may_stand_in(
 
 
 @pytest.mark.usefixtures("vllm_knows")
-def test_an_engine_in_the_run_is_one_copy(model: Path) -> None:
+@pytest.mark.parametrize("kind", ["vllm", "transformers"])
+def test_an_engine_in_the_run_is_one_copy(model: Path, kind: str) -> None:
     with pytest.raises(ConfigError, match="not 2") as caught:
-        vllm_runs(EngineSection(kind="vllm", data_parallel=2), model)
+        vllm_runs(EngineSection.model_validate({"kind": kind, "data_parallel": 2}), model)
     assert caught.value.where == "engine.data_parallel"
     check_engine_section(EngineSection(kind="vllm", tensor_parallel=2))
 

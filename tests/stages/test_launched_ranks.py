@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pivotopd.records import Update
+from tests.chat_server import closed_port
 from tests.stages.conftest import StoredRun
 
 pytestmark = pytest.mark.slow
@@ -25,16 +25,9 @@ RATE = "update.learning_rate=2e-4"
 PATIENCE_S = 300
 
 
-def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number: int = found.getsockname()[1]
-    return number
-
-
 def ranks(run: StoredRun, *overrides: str, meeting: str = "") -> list[subprocess.Popen[str]]:
     """Start two ranks of the first update as srun does, each with its own variables."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meeting or str(port())}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meeting or str(closed_port())}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "stages.update", "--run", run.uri, "--iteration", "0", *overrides],
@@ -73,7 +66,7 @@ def weights(run: StoredRun, *overrides: str) -> dict[str, np.ndarray]:
 def test_under_torchrun_an_update_is_that_of_one_rank(copy: Callable[[], StoredRun]) -> None:
     run = copy()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=0"]
-    launcher += ["--master-addr=127.0.0.1", f"--master-port={port()}"]
+    launcher += ["--master-addr=127.0.0.1", f"--master-port={closed_port()}"]
     done = subprocess.run(
         [*launcher, "-m", "--", "stages.update", "--run", run.uri, "--iteration", "0", RATE],
         cwd=ROOT,
@@ -112,7 +105,7 @@ def test_a_number_of_ranks_that_contradicts_the_launcher(copy: Callable[[], Stor
 def test_a_rank_that_dies_ends_the_other_and_publishes_nothing(copy: Callable[[], StoredRun]) -> None:
     run = copy()
     before = run.files()
-    at = str(port())
+    at = str(closed_port())
     first, second = ranks(run, RATE, meeting=at)
     deadline = time.monotonic() + PATIENCE_S
     while not are_joined(second.pid, first.pid, at):

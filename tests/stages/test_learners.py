@@ -96,7 +96,6 @@ def test_two_ranks_update_and_a_killed_one_leaves_nothing_half_done(
 
 
 def test_adapters_go_on_from_a_checkpoint_as_they_do_in_a_kept_learner(student: Path, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     found = []
     for name, together in (("kept", True), ("rebuilt", False)):
         run = StoredRun(tmp_path / name)

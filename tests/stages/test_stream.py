@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.iteration import SlowTeacher
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.errors import TeacherError
@@ -22,7 +23,6 @@ from stages.runner import Done, Streamer, streamed
 from stages.runs import open_run
 from stages.teaching import teacher_of
 from tests.small_student import small_config
-from tests.teacher.slow_teacher import SlowTeacher
 
 CASES: dict[str, dict[str, object]] = {
     "pivotopd K=1": {},
@@ -103,7 +103,9 @@ def test_joined_batches_change_no_token_and_no_count(batch: int, student: Path, 
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the oracle answer late, from a thread, as a teacher behind an endpoint does."""
     made = teacher_of
-    monkeypatch.setattr("stages.stream.teacher_of", lambda work, job: SlowTeacher(made(work, job), 0.02))
+    monkeypatch.setattr(
+        "stages.stream.teacher_of", lambda work, job: SlowTeacher(made(work, job), 0.02, lessons=False)
+    )
     monkeypatch.setattr("stages.stream.waits_for", lambda _config: True)
 
 

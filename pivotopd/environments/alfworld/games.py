@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pivotopd.environments.alfworld.goals import TASK_TYPES
 from pivotopd.environments.base import Task
-from pivotopd.errors import GameError, StorageError
+from pivotopd.errors import GameError, StorageError, first_line
 
 GAME_FILE: Final = "game.tw-pddl"
 DATA_VARIABLE: Final = "ALFWORLD_DATA"
@@ -343,5 +343,6 @@ def _check_task_type(task_type: object, where: str) -> None:
 
 
 def _damaged(file: Path, error: Exception) -> GameError:
-    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    return GameError(f"The file cannot be read: {reason}", where=str(file), mend="download or write it again")
+    return GameError(
+        f"The file cannot be read: {first_line(error)}", where=str(file), mend="download or write it again"
+    )

@@ -20,10 +20,11 @@ class MirroredStockEnv:
 
     Args:
         wording: Style of commands and feedback.
+        memoise: As in :class:`pivotopd.environments.alfworld.stock.StockEnv`.
     """
 
-    def __init__(self, wording: WordingStyle) -> None:
-        self._stock, self._twin = StockEnv(wording), NativeEnv(wording)
+    def __init__(self, wording: WordingStyle, *, memoise: bool = True) -> None:
+        self._stock, self._twin = StockEnv(wording, memoise=memoise), NativeEnv(wording)
         self.spec = self._stock.spec
         self._task: Task | None = None
 
