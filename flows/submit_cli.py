@@ -180,7 +180,10 @@ def _show_jobs(work: Work, jobs: Sequence[Job]) -> None:
 
 
 def _show_script(dispatcher: Dispatcher, task: Task) -> None:
-    typer.echo("\n" + dispatcher.launcher.render(task, dispatcher.records.folder_of(task)), nl=False)
+    from pivotopd.launch.base import SHOWN_TOKEN
+
+    shown = dispatcher.launcher.render(task, dispatcher.records.folder_of(task), SHOWN_TOKEN)
+    typer.echo("\n" + shown, nl=False)
 
 
 def _all_done(work: Work, jobs: Sequence[Job]) -> bool:

@@ -111,10 +111,11 @@ class Records:
         blobs, prefix = self.layout.store.blobs, self._prefix(task)
         path = f"{prefix}/{max(self._attempts(prefix), default=0) + 1:03d}"
         folder = self._folder(path)
+        token = f"{task.name}-{uuid.uuid4().hex[:12]}"
         record = JobRecord(
             platform=launcher.kind,
             name=task.name,
-            token=f"{task.name}-{uuid.uuid4().hex[:12]}",
+            token=token,
             work=task.work,
             arguments=task.arguments,
             after=task.after,
@@ -123,7 +124,7 @@ class Records:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        script = launcher.render(task, str(folder)).encode()
+        script = launcher.render(task, str(folder), token).encode()
         if not blobs.create(f"{path}/{RECORD}", _text(record)):
             return None
         blobs.write(f"{path}/{SCRIPT}", script)
