@@ -172,11 +172,10 @@ def _show(config: RunConfig, to: str, *, per_stage: bool) -> None:
 
 
 def _show_jobs(work: Work, jobs: Sequence[Job]) -> None:
-    from stages.runner import describe
+    from stages.runner import planned
 
     for job in jobs:
-        state = "cached" if work.find(job) else "would run"
-        typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+        typer.echo(planned(work, job))
 
 
 def _show_script(dispatcher: Dispatcher, task: Task) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import AwareDatetime, ValidationError
 
 from pivotopd.artifacts import RunLayout
+from pivotopd.blobs import alive
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.launch.base import SCRIPT, Launcher, Task
 from pivotopd.section import Count, Section
@@ -65,15 +66,7 @@ class JobRecord(Section):
         """Whoever submitted it is known to be gone."""
         if self.host != socket.gethostname():
             return False
-        if self.pid == os.getpid():  # an earlier try of this process
-            return True
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
+        return self.pid == os.getpid() or not alive(self.pid)  # ours is an earlier try
 
 
 @dataclass(frozen=True)
