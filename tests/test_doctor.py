@@ -112,7 +112,7 @@ def test_a_store_that_is_down(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -124,6 +124,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
         room = next(storage.disk(config(root=str(disk))))
         assert not room.ok
         assert room.detail.startswith("0.0 GB free")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk / "cache"))
+        downloads = only(storage.disk(config(root="s3://bucket/runs")))
+        assert not downloads.ok, "what a bucket's policies are downloaded to"
+        assert downloads.detail.startswith(f"0.0 GB free at {disk} ")
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(b"x" * 10**6)
         found = only(storage.rights(str(disk)))
