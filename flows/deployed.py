@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
@@ -16,7 +17,8 @@ from flows import evaluate as evaluation
 from flows import train as training
 from flows.board import Board
 from flows.tasks import run_job
-from pivotopd.config_files import load_config
+from flows.train_cli import checked
+from pivotopd.config_files import apply_overrides, load_config
 from pivotopd.errors import PivotError
 from pivotopd.runs.newest import newest_run
 from pivotopd.threads import set_threads
@@ -59,6 +61,7 @@ def train(config_path: Word, overrides: Sequence[str] = ()) -> Outcome:
     """
     try:
         config = named(load_config(config_path, list(overrides)))
+        checked(config)
         _listen(config.threads)
         return training.train.fn(config.model_dump(mode="json"))
     except PivotError as error:
@@ -74,7 +77,7 @@ def evaluate(run: Word, iteration: Count | None = None, overrides: Sequence[str]
         iteration: Updates behind the policy; empty takes the last one.
         overrides: Settings that differ from the run's, each KEY=VALUE, such as evaluation.tasks=64.
     """
-    return _of_run(run, lambda: evaluation.evaluate.fn(run, iteration, overrides))
+    return _of_run(run, overrides, lambda: evaluation.evaluate.fn(run, iteration, overrides))
 
 
 @flow(name="pivotopd-evaluate-newest", flow_run_name="evaluate the newest of {root}", log_prints=False)
@@ -89,7 +92,7 @@ def evaluate_newest(root: Word, overrides: Sequence[str] = ()) -> Outcome:
         run = newest_run(root)
     except PivotError as error:
         return Failed(message=str(error), data=error)
-    return _of_run(run, lambda: evaluation.evaluate.fn(run, None, overrides))
+    return _of_run(run, overrides, lambda: evaluation.evaluate.fn(run, None, overrides))
 
 
 @flow(name="pivotopd-diagnose", flow_run_name="diagnose {run}", log_prints=False)
@@ -101,7 +104,7 @@ def diagnose(run: Word, iteration: Count | None = None, overrides: Sequence[str]
         iteration: Updates behind the policy; empty takes the last one.
         overrides: Settings that differ from the run's, each KEY=VALUE.
     """
-    return _of_run(run, lambda: diagnosis.diagnose.fn(run, iteration, overrides))
+    return _of_run(run, overrides, lambda: diagnosis.diagnose.fn(run, iteration, overrides))
 
 
 @flow(name="pivotopd-compare", flow_run_name="compare {path}", log_prints=False)
@@ -135,29 +138,30 @@ def stage(
         overrides: Settings that hold from this stage on, each KEY=VALUE; a new artifact lies beside the old.
         only: Leave out the stages that follow it.
     """
-    return _of_run(run, lambda: _rerun(run, stage, iteration, list(overrides), only=only))
+    return _of_run(run, overrides, lambda: _rerun(run, stage, iteration, list(overrides), only=only))
 
 
 def _rerun(run: str, name: str, iteration: int | None, overrides: list[str], *, only: bool) -> dict[str, str]:
-    """Run the jobs of a stage's rerun as tasks, and return their digests by name."""
+    """Run a stage's rerun as tasks, tracked as ``pivotopd stage`` tracks it; return the digests by name."""
     work, jobs = rerun_jobs(run, name, iteration, overrides, follow=not only)
-    board, digests = Board(work, NoTracker()), {}
-    try:
+    done_already = all(work.find(job) is not None for job in jobs)
+    tracking = nullcontext(NoTracker()) if done_already else training.tracked(work, jobs[0], below=True)
+    digests = {}
+    with closing(work), tracking as tracker:
+        board = Board(work, tracker)
         for job in jobs:
             done = run_job(work, job)
-            _log_done(done)
+            training.report(tracker, done)
             board.add(done)
             digests[describe(job)] = done.artifact.digest
-    finally:
-        work.close()
-    board.show()
+        board.show()
     return digests
 
 
-def _of_run(run: str, body: Callable[[], Outcome]) -> Outcome:
-    """Run the body of a flow on a stored run with the run's threads; its error becomes a Failed state."""
+def _of_run(run: str, overrides: Sequence[str], body: Callable[[], Outcome]) -> Outcome:
+    """Run the body of a flow on a stored run with the threads asked for; its error becomes a Failed state."""
     try:
-        _listen(find_run(run)[0].threads)
+        _listen(apply_overrides(find_run(run)[0], overrides).threads)
         return body()
     except PivotError as error:
         return Failed(message=str(error), data=error)

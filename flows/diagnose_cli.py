@@ -167,11 +167,10 @@ def _planned(config: RunConfig) -> tuple[Work, Plan]:
 def _show_plan(work: Work, plan: Plan, iteration: int) -> None:
     """Print every job with its address and whether it is published."""
     from stages.diagnosis_plan import DiagnosisPlan
-    from stages.runner import describe
+    from stages.runner import planned
 
     for job in DiagnosisPlan(plan).jobs(iteration):
-        state = "cached" if work.find(job) else "would run"
-        typer.echo(f"{describe(job):22} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+        typer.echo(planned(work, job, width=22))
 
 
 def show_report(artifact: Artifact) -> None:

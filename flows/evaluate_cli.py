@@ -17,14 +17,13 @@ def run_evaluation(run: str, iteration: int | None, overrides: list[str], *, dry
     from flows.train import Listener, listen
     from pivotopd.threads import set_threads
     from stages.metrics import metrics_of
-    from stages.runner import Done, describe
+    from stages.runner import Done, describe, planned
 
     work, plan, chosen = prepare(run, iteration, overrides)
     set_threads(work.config.threads)
     if dry_run:
         for job in jobs_of(plan, chosen):
-            state = "cached" if work.find(job) else "would run"
-            typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+            typer.echo(planned(work, job))
         return
 
     def show(done: Done) -> None:

@@ -43,11 +43,10 @@ def rerun_stage(
 
 
 def _show_plan(work: Work, jobs: Sequence[Job]) -> None:
-    from stages.runner import describe
+    from stages.runner import planned
 
     for job in jobs:
-        state = "cached" if work.find(job) else "would run"
-        typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+        typer.echo(planned(work, job))
 
 
 def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]:

@@ -172,15 +172,17 @@ def _show(config: RunConfig, to: str, *, per_stage: bool) -> None:
 
 
 def _show_jobs(work: Work, jobs: Sequence[Job]) -> None:
-    from stages.runner import describe
+    from stages.runner import planned
 
     for job in jobs:
-        state = "cached" if work.find(job) else "would run"
-        typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+        typer.echo(planned(work, job))
 
 
 def _show_script(dispatcher: Dispatcher, task: Task) -> None:
-    typer.echo("\n" + dispatcher.launcher.render(task, dispatcher.records.folder_of(task)), nl=False)
+    from pivotopd.launch.base import SHOWN_TOKEN
+
+    shown = dispatcher.launcher.render(task, dispatcher.records.folder_of(task), SHOWN_TOKEN)
+    typer.echo("\n" + shown, nl=False)
 
 
 def _all_done(work: Work, jobs: Sequence[Job]) -> bool:

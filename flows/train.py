@@ -191,7 +191,9 @@ def _tags(work: Work, *, trains: bool) -> dict[str, str]:
     }
     if trains:
         tags["data_train"] = work.environment.data_fingerprint(config.environment.train_split)
-    for name, variable in (("slurm_job", "SLURM_JOB_ID"), ("kubernetes_pod", "HOSTNAME")):
-        if variable in os.environ and (name != "kubernetes_pod" or "KUBERNETES_SERVICE_HOST" in os.environ):
+    for name, variable in (("slurm_job", "SLURM_JOB_ID"), ("kubernetes_job", "PIVOTOPD_KUBERNETES_JOB")):
+        if variable in os.environ:
             tags[name] = os.environ[variable]
+    if "KUBERNETES_SERVICE_HOST" in os.environ:  # elsewhere a host's name is no pod's
+        tags["kubernetes_pod"] = os.environ.get("HOSTNAME", "none")
     return tags

@@ -143,7 +143,7 @@ def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool, fork:
     from pivotopd.config_files import dump_config
     from stages.fork import jobs_shared
     from stages.plan import Plan
-    from stages.runner import describe
+    from stages.runner import planned
     from stages.runs import named, plan_of
     from stages.work import Work
 
@@ -159,5 +159,4 @@ def _show_plan(config: RunConfig, prompts: PromptCheck, *, settings: bool, fork:
     for line in prompts.lines:
         typer.echo(line, err=True)  # the other stream: what is printed stays one line a job
     for job in jobs_of(plan):
-        state = "cached" if work.find(job) else "would run"
-        typer.echo(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+        typer.echo(planned(work, job))

@@ -298,8 +298,7 @@ class Artifact:
 
     @cached_property
     def _cache(self) -> Path:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        return Path(base) / "pivotopd" / self.digest / self.manifest.content_digest
+        return cache_folder() / self.digest / self.manifest.content_digest
 
     def _fetch(self, file: File, target: Path) -> None:
         """Download one file into the cache, whole or not at all."""
@@ -357,6 +356,11 @@ class Artifact:
 
     def _at(self, stored: Part | File) -> str:
         return self.store.join(f"{self.path}/{stored.path}")
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for what can be fetched again: ``$XDG_CACHE_HOME/pivotopd``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pivotopd"
 
 
 def artifact_at(uri: str) -> Artifact:

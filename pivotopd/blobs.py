@@ -34,7 +34,6 @@ WRITER = "pivotopd-writer"
 """Metadata of an object that was created only where none was: who did."""
 READ_BYTES = 32 << 20
 """Size of one request where a large file is read piece by piece."""
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 CONDITION_FAILED = frozenset({errno.EEXIST, errno.EINVAL})
 """How backends report that a create-only write met an existing key (S3 servers differ: EINVAL is a 412)."""
 
@@ -90,7 +89,7 @@ def sweep(folder: Path) -> None:
     """Remove from a local folder what dead processes of this host left unfinished."""
     for path in folder.glob(".attempt-*"):
         match = _ATTEMPT.match(path.name)
-        if match is None or match.group(1) != socket.gethostname() or _alive(int(match.group(2))):
+        if match is None or match.group(1) != socket.gethostname() or alive(int(match.group(2))):
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -98,7 +97,8 @@ def sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Say whether a process of this host exists, whoever's it is."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

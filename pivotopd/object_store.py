@@ -59,7 +59,8 @@ _WRONG_KEYS: Final = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity"}
 )
 _NO_KEYS: Final = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""How a full disk, or a used-up quota, is reported."""
 _AGAIN: Final = "run the same command again: what is finished is kept"
 
 
@@ -248,7 +249,7 @@ def reason(error: BaseException) -> str:
 def _mend(error: Exception) -> str:
     if passing(error):
         return f"the store was tried again for a while (${PATIENCE}); when it is in reach, {_AGAIN}"
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return "free some space or set another `root`, then run the same command again"
     if isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS:
         return "give the user write access, or set another `root`"

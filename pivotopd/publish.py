@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pivotopd.blobs import NO_SPACE, attempt_name, intact, sha256_of, storage_errors, sweep, sync
+from pivotopd.blobs import attempt_name, intact, sha256_of, storage_errors, sweep, sync
 from pivotopd.errors import StorageError
 from pivotopd.ledger import Counts, manifest_counts
 from pivotopd.manifest import File, Manifest, Part, content_digest
+from pivotopd.object_store import NO_SPACE
 from pivotopd.records import R, to_table
 
 if TYPE_CHECKING:

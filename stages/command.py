@@ -18,7 +18,7 @@ from stages.diagnosis_plan import STAGES as DIAGNOSIS_STAGES
 from stages.diagnosis_plan import DiagnosisPlan
 from stages.metrics import metrics_of
 from stages.plan import LOOP, Plan
-from stages.runner import describe, perform
+from stages.runner import describe, perform, planned
 from stages.runs import rerun
 from stages.work import Job, Work
 
@@ -126,8 +126,7 @@ def run_stage(
     with closing(work):
         for job in jobs:
             if dry_run:
-                state = "cached" if work.find(job) else "would run"
-                say(f"{describe(job):18} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}")
+                say(planned(work, job))
                 continue
             done = perform(work, job)
             say(f"{describe(job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")

@@ -29,17 +29,17 @@ def stage_task(config: RunConfig, layout: RunLayout, job: Job, after: Sequence[s
     Raises:
         ConfigError: Several processes are asked for, and the stage is the work of one.
     """
-    arguments = ["-m", f"stages.{job.stage}", f"--run={layout.uri}"]
-    if job.iteration is not None:
-        arguments.append(f"--iteration={job.iteration}")
-    resources = _resources(config, job.stage)
-    return Task(_name(job), job.digest, tuple(arguments), resources, tuple(after))
+    arguments = ("-m", f"stages.{job.stage}", *_options(layout, job))
+    return Task(_name(job), job.digest, arguments, _resources(config, job.stage), tuple(after))
 
 
 def rerun_task(
     config: RunConfig, layout: RunLayout, jobs: Sequence[Job], overrides: Sequence[str], *, only: bool
 ) -> Task:
     """Return the task that runs a stage again, with those that follow it: ``pivotopd stage`` in one job.
+
+    Of several processes each runs the stage itself, where the others follow the first; that stage is the last
+    of its iteration.
 
     Args:
         config: The run's configuration with the overrides.
@@ -48,15 +48,15 @@ def rerun_task(
         overrides: Settings that differ.
         only: Whether what follows is left out.
     """
-    first = jobs[0]
-    arguments = ["-m", "flows.cli", "stage", first.stage, f"--run={layout.uri}"]
-    if first.iteration is not None:
-        arguments.append(f"--iteration={first.iteration}")
-    if only:
-        arguments.append("--only")
+    first, resources = jobs[0], _resources(config, jobs[0].stage)
+    if resources.processes > 1:
+        arguments = ["-m", f"stages.{first.stage}", *_options(layout, first)]
+    else:
+        arguments = ["-m", "flows.cli", "stage", first.stage, *_options(layout, first)]
+        arguments += ["--only"] if only else []
     if overrides:
         arguments += ["--", *overrides]
-    return Task(_name(first), _work(jobs), tuple(arguments), _resources(config, first.stage))
+    return Task(_name(first), _work(jobs), tuple(arguments), resources)
 
 
 def training_task(config: RunConfig, jobs: Sequence[Job], records: Records, *, keep: bool = True) -> Task:
@@ -154,6 +154,12 @@ def _resources(config: RunConfig, stage: str) -> Needed:
             mend=f"give nodes and ranks in launch.stages.{' and '.join(sorted(_OVER_RANKS))} only",
         )
     return needed
+
+
+def _options(layout: RunLayout, job: Job) -> list[str]:
+    """Return the options that name a job's run and iteration."""
+    iteration = [] if job.iteration is None else [f"--iteration={job.iteration}"]
+    return [f"--run={layout.uri}", *iteration]
 
 
 def _work(jobs: Sequence[Job]) -> str:

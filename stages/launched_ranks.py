@@ -38,13 +38,28 @@ class _Ask:
 
 
 def launched_ranks() -> int:
-    """Return how many processes a launcher started for this stage; 1 without one."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Return how many processes a launcher started for this stage; 1 without one.
+
+    Raises:
+        ConfigError: Its variable is no number.
+    """
+    return _number("WORLD_SIZE", 1)
 
 
 def follows() -> bool:
     """Tell whether this process only follows another."""
-    return launched_ranks() > 1 and int(os.environ.get("RANK", "0")) > 0
+    return launched_ranks() > 1 and _number("RANK", 0) > 0
+
+
+def _number(variable: str, otherwise: int) -> int:
+    given = os.environ.get(variable, str(otherwise))
+    if not given.isdecimal():
+        raise ConfigError(
+            f"{given!r} is no number",
+            where=f"environment variable {variable}",
+            mend="a launcher such as torchrun sets it; unset it for one process",
+        )
+    return int(given)
 
 
 def learner_of(work: Work, base: Source, state: Source | None) -> Learner:

@@ -84,6 +84,12 @@ def streamed(plan: Plan, job: Job) -> dict[str, Job]:
     return {stage: plan.job(stage, job.iteration) for stage in plan.stages() if stage in ("label", "recover")}
 
 
+def planned(work: Work, job: Job, width: int = 18) -> str:
+    """Return the line of a dry run: a job, whether it is published, and its address."""
+    state = "cached" if work.find(job) else "would run"
+    return f"{describe(job):{width}} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}"
+
+
 def describe(job: Job) -> str:
     """Return a job's name for people."""
     return job.stage if job.iteration is None else f"{job.stage} {job.iteration:04d}"

@@ -7,37 +7,19 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from pivotopd.artifacts import RESERVED, RunLayout
-from pivotopd.config import EndpointSection, LocalSection, RunConfig, UpdateSection
+from pivotopd.config import RunConfig
 from pivotopd.config_files import apply_overrides, dump_config, parse_config, parse_yaml
-from pivotopd.engine_section import EngineSection
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.prompt_check import check_prompts
+from pivotopd.run_identity import identity_of
 from pivotopd.runs.forks import fork_of
 from stages.fork import jobs_shared
 from stages.plan import LOOP, Plan
 from stages.work import Work
-
-_OUTSIDE_NAME: Any = {
-    "name": True,
-    "root": True,
-    "iterations": True,
-    "threads": True,
-    "streaming": True,
-    "tracking": True,
-    "launch": True,
-    "diagnosis": True,
-    "rollout": {"batch_episodes"},
-    "engine": {*EngineSection.RUNNING},
-    "teacher": {*EndpointSection.RUNNING, *(LocalSection.RUNNING - {"path"})},
-    "update": {*UpdateSection.RUNNING},
-    "evaluation": {"every"},
-}
-"""Keys that change where, how far or how fast a run goes, not what it is: with others it goes on."""
 
 RUN_NAME = re.compile(r"[^./\\:][^/\\:]{0,99}")
 """A run's name: no separators, which are a path's or an address's, and no hidden folder."""
@@ -62,7 +44,7 @@ def named(config: RunConfig) -> RunConfig:
                 mend="use letters, digits and dashes, at most 100; it becomes a folder's name",
             )
         return config
-    identity = config.model_dump(mode="json", exclude=_OUTSIDE_NAME)
+    identity = identity_of(config.model_dump(mode="json"))
     digest = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
     name = f"{config.environment.name}-{config.method.name}-seed{config.seed}-{digest[:8]}"
     return config.model_copy(update={"name": name})

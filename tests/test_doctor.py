@@ -16,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.doctor_cli import checks_of
 from pivotopd.config import RunConfig
+from pivotopd.config_files import dump_config
 from pivotopd.doctor import games, machine, platforms, services, storage
 from pivotopd.doctor.finding import Check, Finding, carried_out
 from pivotopd.doctor.versions import misfits, versions
@@ -110,7 +112,7 @@ def test_a_store_that_is_down(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -122,6 +124,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
         room = next(storage.disk(config(root=str(disk))))
         assert not room.ok
         assert room.detail.startswith("0.0 GB free")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk / "cache"))
+        downloads = only(storage.disk(config(root="s3://bucket/runs")))
+        assert not downloads.ok, "what a bucket's policies are downloaded to"
+        assert downloads.detail.startswith(f"0.0 GB free at {disk} ")
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(b"x" * 10**6)
         found = only(storage.rights(str(disk)))
@@ -244,6 +250,24 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loopback.ok
     assert not port.ok
     assert "MASTER_PORT" in port.mend
+
+
+@pytest.mark.parametrize(
+    ("changes", "required"),
+    [
+        ({}, False),
+        ({"teacher": {"kind": "local", "path": "/none", "engine": "vllm"}}, True),
+        ({"engine": {"kind": "vllm"}}, True),
+        ({"engine": {"kind": "vllm", "urls": ["http://h:1"]}}, False),
+    ],
+)
+def test_vllm_is_required_of_the_process_that_starts_it(
+    changes: dict[str, object], required: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config(**changes)), encoding="utf-8")
+    (check,) = [one for one in checks_of([str(file)]) if one.what == "vLLM"]
+    assert (check.required, only(check.look()).required) == (required, required)
 
 
 def test_games_that_are_not_there(tmp_path: Path) -> None:

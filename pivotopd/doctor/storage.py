@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pivotopd.artifacts import content_folder
+from pivotopd.artifacts import cache_folder, content_folder
 from pivotopd.blobs import Blobs
 from pivotopd.config import PretrainedStudent, RunConfig, TinyStudent
 from pivotopd.doctor.finding import Finding, finding_of
@@ -64,15 +64,14 @@ def _missing_folders(folder: Path | None) -> list[Path]:
 
 def disk(config: RunConfig) -> Iterator[Finding]:
     """Yield whether a local root has room: for the demo without, for every policy with a configuration."""
-    folder = Blobs(config.root).local_root
-    if folder is None:
-        free_gb = shutil.disk_usage(Path.cwd()).free / 1e9
-        yield Finding("disk", free_gb >= FREE_GB, f"{free_gb:.1f} GB free here for downloaded policies, "
-                      f"{FREE_GB:g} wanted", "free some, or set XDG_CACHE_HOME to another disk")  # fmt: skip
-        return
-    while not folder.exists():
-        folder = folder.parent
+    root = Blobs(config.root).local_root
+    folder = _existing(root or cache_folder())
     free_gb = shutil.disk_usage(folder).free / 1e9
+    if root is None:
+        found = f"{free_gb:.1f} GB free at {folder} for downloaded policies, {FREE_GB:g} wanted"
+        mend = "free some, or set XDG_CACHE_HOME to a folder on another disk"
+        yield Finding("disk", free_gb >= FREE_GB, found, mend)
+        return
     one_gb = policy_bytes(config) * _ROWS_SHARE / 1e9
     least_gb, all_gb = max(FREE_GB, 3 * one_gb), config.iterations * one_gb
     found = f"{free_gb:.1f} GB free at {folder}"
@@ -86,6 +85,13 @@ def disk(config: RunConfig) -> Iterator[Finding]:
             "run `pivotopd runs prune --checkpoints N` now and then, or set root=URI",
             required=False,
         )
+
+
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 def policy_bytes(config: RunConfig) -> int:

@@ -17,6 +17,8 @@ from pivotopd.section import Count, Positive, Section, WholeNumber
 
 SCRIPT: Final = "job.sh"
 """What was handed to the platform, in a job's folder."""
+SHOWN_TOKEN: Final = "rendered"  # noqa: S105 - no secret
+"""Token of what is only shown."""
 LOG: Final = "log.txt"
 """Output of a job, of all its starts, in its folder."""
 
@@ -165,12 +167,13 @@ class Launcher(Protocol):
         """The platform itself starts a job after others, as :attr:`Task.after` asks."""
         ...
 
-    def render(self, task: Task, folder: str) -> str:
+    def render(self, task: Task, folder: str, token: str) -> str:
         """Return what is handed to the platform, as text.
 
         Args:
             task: The job.
             folder: Folder for its log and exit code, which this machine and the job both see.
+            token: Of the submission, where the text names it.
         """
         ...
 

@@ -27,8 +27,6 @@ from pivotopd.launch.kubernetes_section import KubernetesSection
 
 STOPPED: Final = 75
 """Exit code of a process that was asked to stop: also that of one whose node was taken away."""
-SHOWN_TOKEN: Final = "rendered"  # noqa: S105 - no secret
-"""Token of manifests that are only shown."""
 _API: Final = {"configmap": "/api/v1", "job": "/apis/batch/v1", "jobset": f"/apis/{JOBSET_VERSION}"}
 _EXIT_CODE: Final = re.compile(r"failed with exit code (\d+) matching")
 _DISRUPTED: Final = "has condition DisruptionTarget matching"
@@ -54,7 +52,7 @@ class KubernetesLauncher:
         """Name of the platform, as in ``--to``."""
         return "kubernetes"
 
-    def render(self, task: Task, folder: str, token: str = SHOWN_TOKEN) -> str:
+    def render(self, task: Task, folder: str, token: str) -> str:
         """Return the manifests of a task as YAML.
 
         Args:

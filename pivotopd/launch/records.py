@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import AwareDatetime, ValidationError
 
 from pivotopd.artifacts import RunLayout
+from pivotopd.blobs import alive
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.launch.base import SCRIPT, Launcher, Task
 from pivotopd.section import Count, Section
@@ -65,15 +66,7 @@ class JobRecord(Section):
         """Whoever submitted it is known to be gone."""
         if self.host != socket.gethostname():
             return False
-        if self.pid == os.getpid():  # an earlier try of this process
-            return True
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
+        return self.pid == os.getpid() or not alive(self.pid)  # ours is an earlier try
 
 
 @dataclass(frozen=True)
@@ -111,10 +104,11 @@ class Records:
         blobs, prefix = self.layout.store.blobs, self._prefix(task)
         path = f"{prefix}/{max(self._attempts(prefix), default=0) + 1:03d}"
         folder = self._folder(path)
+        token = f"{task.name}-{uuid.uuid4().hex[:12]}"
         record = JobRecord(
             platform=launcher.kind,
             name=task.name,
-            token=f"{task.name}-{uuid.uuid4().hex[:12]}",
+            token=token,
             work=task.work,
             arguments=task.arguments,
             after=task.after,
@@ -123,7 +117,7 @@ class Records:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        script = launcher.render(task, str(folder)).encode()
+        script = launcher.render(task, str(folder), token).encode()
         if not blobs.create(f"{path}/{RECORD}", _text(record)):
             return None
         blobs.write(f"{path}/{SCRIPT}", script)

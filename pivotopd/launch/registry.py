@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
-from pivotopd.artifacts import RunLayout
+from pivotopd.artifacts import RunLayout, cache_folder
 from pivotopd.errors import ConfigError
 from pivotopd.launch.dispatch import Dispatcher
 from pivotopd.launch.kubernetes import KubernetesLauncher
@@ -56,5 +54,4 @@ def _log_folder(section: LaunchSection, layout: RunLayout) -> str | None:
     """Return where logs of pods are kept on this machine: beside the run, or in the user's cache."""
     if section.kubernetes.folder is not None or layout.store.blobs.local_root is not None:
         return section.kubernetes.folder
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(Path(os.environ.get("PIVOTOPD_CACHE") or caches / "pivotopd") / "jobs")
+    return str(cache_folder() / "jobs")

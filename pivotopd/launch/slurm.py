@@ -47,8 +47,9 @@ class Slurm:
     kind: str = "slurm"
     chains: bool = True
 
-    def render(self, task: Task, folder: str) -> str:
+    def render(self, task: Task, folder: str, token: str) -> str:
         """Return the batch script of a task; ConfigError where a folder's name cannot stand in one."""
+        del token  # an option of sbatch
         return render_script(task, self.section, folder=folder, workdir=self.workdir)
 
     def submit(self, task: Task, folder: str, token: str) -> str:

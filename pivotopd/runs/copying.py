@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -20,12 +20,10 @@ from pivotopd.blobs import Blobs
 from pivotopd.errors import ArtifactError, ConfigError, StorageError
 from pivotopd.manifest import PRUNED, File, Part
 from pivotopd.progress import Progress, silent
+from pivotopd.run_identity import identity_of
 from pivotopd.runs.contents import artifacts_of, stored_files
 from pivotopd.runs.forks import FORK
 from pivotopd.runs.verify import hash_of
-
-_MAY_DIFFER: Final = frozenset({"root", "iterations", "threads", "streaming", "tracking", "launch"})
-"""Keys of a configuration in which two copies of a run may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def copy_run(layout: RunLayout, target_root: str, progress: Progress = silent) -
 
 
 def _refuse_another(config: str, there: str | None, copy: RunLayout) -> None:
-    """Refuse to mix two runs of one name: their configurations differ in more than place and length."""
+    """Refuse to mix two runs of one name: their configurations differ in what a run is."""
     if there is not None and _identity(config) != _identity(there):
         raise ConfigError(
             f"another run named {copy.run!r} lies there",
@@ -98,9 +96,7 @@ def _refuse_another(config: str, there: str | None, copy: RunLayout) -> None:
 
 def _identity(text: str) -> dict[str, Any]:
     loaded = yaml.safe_load(text)
-    if not isinstance(loaded, Mapping):
-        return {}
-    return {str(key): value for key, value in loaded.items() if key not in _MAY_DIFFER}
+    return identity_of(loaded) if isinstance(loaded, Mapping) else {}
 
 
 def _copy_artifact(artifact: Artifact, target: Store) -> list[Part | File]:

@@ -246,6 +246,8 @@ def test_the_newest_checkpoint_is_evaluated(client: Any, by_clock: str, base: Pa
 def test_a_stage_is_run_again_with_a_slot_of_the_gpu_limit(
     platform: Platform, client: Any, by_clock: str, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow import MlflowClient
+
     import stages.rollout
     from flows.deployed import stage
     from flows.tasks import GPU_LIMIT
@@ -269,5 +271,11 @@ def test_a_stage_is_run_again_with_a_slot_of_the_gpu_limit(
     assert contents(base / "clock").items() >= before.items(), "the old artifact stays"
     stage(address, "rollout", 0, [smaller, "launch.resources.gpus=1"], only=True)
     stage(address, "rollout", 1, [smaller], only=True)
+    tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")
+    found = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
+    runs = {one.data.tags["pivotopd.run_uri"]: one for one in found}
+    rerun = runs[f"{base}/clock/runs/{added}"]
+    assert rerun.data.tags["mlflow.parentRunId"] == runs[address].info.run_id
+    assert rerun.info.status == "FINISHED"
     assert seen == [1, 0], "a slot, then nothing for what is published, then none for a stage without GPU"
     assert taken() == 0

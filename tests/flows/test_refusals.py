@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prefect.client.schemas.objects import State
 
 from flows.cli import app
 from pivotopd.config import RunConfig
@@ -49,6 +50,20 @@ def test_a_refused_diagnosis_of_a_model_leaves_no_run(
     if code:
         assert got == code
         assert "mend:" in capsys.readouterr().err
+    assert not root.exists()
+
+
+def test_a_deployed_training_is_refused_as_early_as_the_command(student: Path, tmp_path: Path) -> None:
+    from flows.deployed import train
+
+    file, root = tmp_path / "config.yaml", tmp_path / "root"
+    file.write_text(dump_config(small_config(root, student)))
+    changes = ["method=opd", "larger_teacher.path=/no/such/model"]
+    assert cli("train", str(file), *changes) == 3
+    refused = train.fn(str(file), changes)
+    assert isinstance(refused, State)
+    assert refused.is_failed()
+    assert "/no/such/model" in str(refused.message)
     assert not root.exists()
 
 

@@ -145,3 +145,25 @@ def test_a_stage_goes_as_one_job_with_its_overrides(
     capsys.readouterr()
     assert pivotopd(*command, "--detach") == 2
     assert "--detach is for jobs" in capsys.readouterr().err
+
+
+def test_an_update_on_several_ranks_is_run_again_by_the_stage_that_knows_ranks(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    root, rate = tmp_path / "root", "update.learning_rate=2e-4"
+    assert submit(root, "--detach") == 0
+    command = (
+        "stage",
+        "update",
+        "--run",
+        f"{root}/r",
+        "--iteration",
+        "0",
+        "launch.stages.update.ranks=2",
+        rate,
+    )
+    assert pivotopd(*command, "--to", "slurm", "--detach") == 0
+    record = json.loads(Path(slurm.calls("sbatch")[1].rpartition(" ")[2]).with_name("job.json").read_text())
+    assert record["arguments"] == [
+        "-m", "stages.update", f"--run={root}/r", "--iteration=0", "--", "launch.stages.update.ranks=2", rate,
+    ]  # fmt: skip

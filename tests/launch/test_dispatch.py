@@ -32,9 +32,10 @@ class Platform:
     submitted: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     kind: str = "played"
+    chains: bool = True
 
-    def render(self, task: Task, folder: str) -> str:
-        return f"{task.name} {folder}"
+    def render(self, task: Task, folder: str, token: str) -> str:
+        return f"{task.name} {folder} {token}"
 
     def submit(self, task: Task, folder: str, token: str) -> str:
         del task

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pivotopd.artifacts import RunLayout
 from pivotopd.errors import ClusterError, ConfigError
-from pivotopd.launch.base import LOG, Needed, State, Task
+from pivotopd.launch.base import LOG, SCRIPT, Needed, State, Task
 from pivotopd.launch.kubernetes import KubernetesLauncher
 from pivotopd.launch.kubernetes_manifests import Placement, as_yaml, literal, manifests, slug
 from pivotopd.launch.kubernetes_section import KubernetesSection
+from pivotopd.launch.records import Records
 from tests.kubernetes_tools import FakeApi, kubeconfig, objects, program, serve, status, validate
 
 SETTINGS = KubernetesSection(secrets=("keys",), variables={"AWS_REGION": "eu-west-1"})
@@ -185,7 +187,7 @@ def test_kubernetes_is_not_asked_to_chain_jobs() -> None:
     launcher = KubernetesLauncher(SETTINGS)
     assert not launcher.chains
     with pytest.raises(ConfigError, match="starts no job after another"):
-        launcher.render(replace(ONE, after=("job/a",)), "")
+        launcher.render(replace(ONE, after=("job/a",)), "", TOKEN)
 
 
 # ---------------------------------------------------------------------- the client, on a fake server
@@ -233,6 +235,18 @@ def test_submitting_twice_starts_one_job_and_another_process_finds_it(
     deleted = [path for verb, path in api.asked if verb == "DELETE" and path.startswith(f"{JOBS}/{name}?")]
     assert all("propagationPolicy=Background" in path for path in deleted), "its pods go as well"
     assert len(deleted) == 2
+
+
+def test_what_is_kept_of_a_submission_is_what_was_created(
+    api: FakeApi, launcher: KubernetesLauncher, tmp_path: Path
+) -> None:
+    opened = Records(RunLayout(str(tmp_path), "r")).open(ONE, launcher)
+    assert opened is not None
+    _, record = opened
+    job = launcher.submit(ONE, record.folder, record.token)
+    (kept,) = objects((Path(record.folder) / SCRIPT).read_text(encoding="utf-8"))
+    assert kept["metadata"]["name"] == job.removeprefix("job/")
+    assert kept["metadata"] == api.objects[f"{JOBS}/{kept['metadata']['name']}"]["metadata"]
 
 
 def test_a_job_is_watched_from_the_queue_to_its_end(

@@ -45,8 +45,8 @@ def test_rows_of_old_iterations_go_and_what_kept_ones_name_stays(root: str) -> N
     # Iteration 2 is the oldest that is kept; it names the update of iteration 1 as its policy.
     assert removed(layout, Retention(2)) == rows(0, 1, but={("update", 1)})
     before = set(Blobs(root).find(""))
-    assert set(Blobs(root).find("")) == before  # planning changes nothing
     plan = plan_pruning(layout, Retention(2))
+    assert set(Blobs(root).find("")) == before, "planning changes nothing"
     assert [one.path for one in plan.held] == [of(layout, "update", 1).path]
     prune(layout, plan)
     markers = {f"{one.artifact.path}/pruned.json" for one in plan.removals}

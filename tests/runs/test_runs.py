@@ -144,6 +144,10 @@ def test_another_run_of_the_name_is_not_mixed_in(tmp_path: Path) -> None:
         copy_run(layout, target.root)
     target.store.write_text(target.config, CONFIG.replace("iterations: 4", "iterations: 2") + "launch: {}\n")
     assert copy_run(layout, target.root).artifacts == 6
+    elsewhere = "launch: {resources: {gpus: 8}}\nengine: {urls: ['http://h:1']}\n"
+    target.store.write_text(target.config, CONFIG + elsewhere)
+    layout.store.write_text(layout.config, CONFIG + "engine: {urls: []}\n")
+    assert copy_run(layout, target.root).already == 6, "where it ran is not what it is"
     with pytest.raises(ConfigError, match="onto itself"):
         copy_run(layout, f"{tmp_path}/root/")
     with pytest.raises(ArtifactError, match="no run"):

@@ -15,7 +15,9 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
+from pivotopd.errors import ConfigError
 from pivotopd.records import Update
+from stages.launched_ranks import follows
 from tests.chat_server import closed_port
 from tests.stages.conftest import StoredRun
 
@@ -61,6 +63,15 @@ def weights(run: StoredRun, *overrides: str) -> dict[str, np.ndarray]:
     digest = run.artifact("update", 0, *overrides).digest
     (file,) = (Path(run.uri) / "checkpoints" / digest).rglob("model.safetensors")
     return load_file(file)
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "RANK"])
+def test_a_launchers_variable_that_is_no_number(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(variable, "two")
+    with pytest.raises(ConfigError, match="'two' is no number") as caught:
+        follows()
+    assert variable in str(caught.value.where)
 
 
 def test_under_torchrun_an_update_is_that_of_one_rank(copy: Callable[[], StoredRun]) -> None:
