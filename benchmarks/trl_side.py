@@ -7,7 +7,9 @@ completions on the right, to the longest of all), cut into micro-batches, and gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,26 +114,27 @@ class TrlSide:
         from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]  # noqa: PLC0415 - optional
 
         on_gpu = next(model.parameters()).device.type == "cuda"
-        settings = GRPOConfig(
-            str(folder),
-            per_device_train_batch_size=max(2, micro_rows),
-            gradient_accumulation_steps=1,
-            steps_per_generation=1,
-            num_generations=2,
-            gradient_checkpointing=False,
-            beta=0.0,  # set below: the reference's log-probabilities are given, so no second model is loaded
-            epsilon=clip_ratio,
-            loss_type="dapo",
-            temperature=1.0,
-            bf16=False,
-            use_cpu=not on_gpu,
-            report_to=[],
-            disable_tqdm=True,
-        )
-        data = Dataset.from_list([{"prompt": "a"}] * max(2, micro_rows))
-        self.trainer: Any = GRPOTrainer(
-            model, reward_funcs=_no_reward, args=settings, train_dataset=data, processing_class=tokenizer
-        )
+        with _environment_kept():
+            settings = GRPOConfig(
+                str(folder),
+                per_device_train_batch_size=max(2, micro_rows),
+                gradient_accumulation_steps=1,
+                steps_per_generation=1,
+                num_generations=2,
+                gradient_checkpointing=False,
+                beta=0.0,  # set below: the reference is given, so no second model is loaded
+                epsilon=clip_ratio,
+                loss_type="dapo",
+                temperature=1.0,
+                bf16=False,
+                use_cpu=not on_gpu,
+                report_to=[],
+                disable_tqdm=True,
+            )
+            data = Dataset.from_list([{"prompt": "a"}] * max(2, micro_rows))
+            self.trainer: Any = GRPOTrainer(
+                model, reward_funcs=_no_reward, args=settings, train_dataset=data, processing_class=tokenizer
+            )
         self.trainer.beta = kl_coefficient
         self.trainer.current_gradient_accumulation_steps = 1
         self.model, self._clip = model, gradient_clip
@@ -153,6 +156,17 @@ class TrlSide:
         for values in self.trainer._metrics.values():
             values.clear()
         return total
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Take back what accelerate sets: a launcher's variables, which later processes would obey."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _no_reward(completions: Sequence[object], **_: object) -> list[float]:

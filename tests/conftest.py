@@ -32,6 +32,22 @@ if (
 ROOT = Path(__file__).resolve().parent.parent
 
 
+LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture(autouse=True)
+def _launchers_variables_are_left_alone() -> Iterator[None]:
+    """Fail the test that leaves a launcher's variables behind, and not those whose runs would obey them."""
+    before = {name: os.environ.get(name) for name in LAUNCHERS}
+    yield
+    after = {name: os.environ.get(name) for name in LAUNCHERS}
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    assert after == before
+
+
 def _data_folder() -> Path:
     return Path(os.environ.get("PIVOTOPD_DATA", ROOT.parent / "shared" / "data"))
 
