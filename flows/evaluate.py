@@ -14,6 +14,7 @@ from flows.train import report, tracked
 from pivotopd.artifacts import list_artifacts
 from pivotopd.errors import ArtifactError, PivotError
 from stages.plan import Plan
+from stages.registering import enroll
 from stages.runs import rerun, updates_done
 from stages.work import Job, Work
 
@@ -36,7 +37,9 @@ def evaluate(
         work, plan, chosen = prepare(run, iteration, overrides)
         with tracked(work, plan.evaluate(chosen)) as tracker:
             for job in jobs_of(plan, chosen):
-                report(tracker, run_job(work, job))
+                done = run_job(work, job)
+                report(tracker, done)
+                enroll(tracker, work, done)
             return {"evaluation": plan.evaluate(chosen).digest}
     except PivotError as error:
         return Failed(message=str(error), data=error)

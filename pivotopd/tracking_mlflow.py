@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pivotopd.outbox import Outbox
-from pivotopd.tracking import RunStatus, Tracker, clean_metrics, clean_name, flatten
+from pivotopd.tracking import Checkpoint, RunStatus, Tracker, clean_metrics, clean_name, flatten
+from pivotopd.tracking_models import judge_version, register_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,8 +71,8 @@ class MlflowTracker:
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self._outbox = Outbox(f"MLflow at {uri}", _refused)
+        self.uri = _without_password(uri)
+        self._outbox = Outbox(f"MLflow at {self.uri}", _refused)
         self._client: MlflowClient | None = None
         self._experiment_id: str | None = None
         self._experiment = ""
@@ -162,10 +164,26 @@ class MlflowTracker:
         run = self._started()
         self._outbox.put(lambda: self._adopt(run, run_uri))
 
+    def register(self, model: str, checkpoint: Checkpoint) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: register_version(self._connect(), model, checkpoint, run.opened))
+
+    def judge(self, model: str, digest: str, *, success: float, panel: str) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        self._started()
+        self._outbox.put(lambda: judge_version(self._connect(), model, digest, success, panel))
+
     def _started(self) -> _Run:
         if self._run is None:
             raise RuntimeError("the tracker is not started")
         return self._run
+
+    def connect(self) -> MlflowClient:
+        """Return MLflow's client, to read with."""
+        for key, value in QUIET.items():
+            os.environ.setdefault(key, value)
+        return self._connect()
 
     # What follows runs on the background thread.
 
@@ -291,6 +309,16 @@ class MlflowTracker:
         )
         tags = [InputTag("mlflow.data.context", context)]
         self._connect().log_inputs(run.opened, [DatasetInput(dataset, tags)])
+
+
+def _without_password(uri: str) -> str:
+    """Return an address without its password, which goes where MLflow looks and errors do not repeat it."""
+    parts = urlsplit(uri)
+    if parts.scheme not in {"http", "https"} or "@" not in parts.netloc:
+        return uri
+    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username or "")
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
