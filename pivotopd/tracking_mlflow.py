@@ -37,11 +37,11 @@ QUIET = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
-"""Set where the user has not: no telemetry, no chatter, and at most some 10 s for a server that is down."""
+"""Set where the user has not: no telemetry, no chatter, one more try; a busy server's first file takes 10 s."""
 
 T = TypeVar("T")
 
