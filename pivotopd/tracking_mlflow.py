@@ -41,7 +41,7 @@ QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
-"""Set where the user has not: no telemetry, no chatter, one more try; a busy server's first file takes 10 s."""
+"""Set where the user has not: no telemetry, no chatter, one more try; a busy server can need 10 s."""
 
 T = TypeVar("T")
 
