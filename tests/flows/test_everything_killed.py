@@ -209,6 +209,7 @@ def platform(student: Path, tmp_path: Path) -> Iterator[Platform]:
             "slurm": {"poll_s": 0.5, "folder": str(tmp_path / "jobs")},
         }
         config = small_config(Path("unused"), student, iterations=3, launch=launch)
+        (tmp_path / "home").mkdir()
         variables = environment_of(tmp_path / "home")
         variables |= {"PREFECT_API_URL": prefect, "MLFLOW_TRACKING_URI": mlflow.url}
         one = Platform(config.model_copy(update={"root": ROOT}), tmp_path, s3, mlflow, variables)
