@@ -123,12 +123,12 @@ class MlflowTracker:
     def log_text(self, path: str, text: str) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
-        self._outbox.put(lambda: self._connect().log_text(run.opened, text, path))
+        self._outbox.put(lambda: self._connect().log_text(run.opened, text, path), apart=True)
 
     def log_files(self, folder: Path) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
-        self._outbox.put(lambda: self._connect().log_artifacts(run.opened, str(folder)))
+        self._outbox.put(lambda: self._connect().log_artifacts(run.opened, str(folder)), apart=True)
 
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -157,7 +157,7 @@ class MlflowTracker:
     def log_file(self, path: str, data: bytes) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
-        self._outbox.put(lambda: self._log_file(run, path, data))
+        self._outbox.put(lambda: self._log_file(run, path, data), apart=True)
 
     def adopt(self, run_uri: str) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""

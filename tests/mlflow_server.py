@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -14,11 +15,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.child_process import end_with_parent
-from tests.s3_server import environment, free_ports
+from tests.s3_server import REQUIRED, environment, free_ports
 
 START_S = 600.0
 """So that a server that never answers fails its tests; a first start takes a minute on crowded cores."""
+
+
+def require_boto3() -> None:
+    """Skip, or fail where the services are required, if a server here could not reach its bucket."""
+    if importlib.util.find_spec("boto3") is None:
+        reason = "MLflow has no boto3: pip install -r infra/requirements/services.txt"
+        if os.environ.get(REQUIRED, "0") not in ("", "0"):
+            pytest.fail(f"{REQUIRED} is set, but: {reason}", pytrace=False)
+        pytest.skip(reason)
 
 
 @dataclass

@@ -29,7 +29,7 @@ from pivotopd.tracking_mlflow import RUN_URI_TAG
 from stages.metrics import metrics_of
 from tests.child_process import end_with_parent
 from tests.flows.runs import PATIENCE_S, environment_of, source, train
-from tests.mlflow_server import MlflowServer
+from tests.mlflow_server import MlflowServer, require_boto3
 from tests.s3_server import S3Server, free_ports, use_server, weed
 from tests.slurm_node import slurm_node
 from tests.small_student import small_config
@@ -189,6 +189,7 @@ def contents(artifacts: dict[str, Artifact]) -> dict[str, str]:
 
 @pytest.fixture
 def platform(student: Path, tmp_path: Path) -> Iterator[Platform]:
+    require_boto3()
     with ExitStack() as stack:
         slurm = stack.enter_context(slurm_node())
         s3 = S3Server(weed(), tmp_path / "s3")

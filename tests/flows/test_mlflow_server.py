@@ -19,7 +19,7 @@ from pivotopd.tracking_mlflow import RUN_URI_TAG, MlflowTracker
 from stages.metrics import metrics_of
 from tests.chat_server import Response, serving
 from tests.flows.runs import PATIENCE_S, environment_of, source
-from tests.mlflow_server import MlflowServer
+from tests.mlflow_server import MlflowServer, require_boto3
 from tests.s3_server import KEY, SECRET, S3Server, environment, use_server
 from tests.small_student import small_config
 from tests.stages.test_bad_teacher import Server
@@ -32,6 +32,7 @@ ROOT = "s3://tests/tracked/runs"
 
 @pytest.fixture(scope="module")
 def server(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    require_boto3()
     one = MlflowServer(tmp_path_factory.mktemp("mlflow"), s3_server.url)
     try:
         one.start()
