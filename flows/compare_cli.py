@@ -24,6 +24,10 @@ def compare(
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Start no run; report what is there, whatever code made it.")
     ] = False,
+    from_tracking: Annotated[
+        bool,
+        typer.Option("--from-tracking", help="Start no run; read the figures from MLflow and check them."),
+    ] = False,
 ) -> None:
     """Train every arm with every seed and report them side by side.
 
@@ -41,6 +45,8 @@ def compare(
         _list_runs(experiment)
     elif report_only:
         _report(experiment)
+    elif from_tracking:
+        _read_tracking(experiment)
     else:
         _run(experiment, jobs)
 
@@ -77,6 +83,32 @@ def _report(path: str) -> None:
         comparison, address = report(experiment, members, tracker, codes={}, any_code=True)
         show(comparison, address)
         refuse_missing(comparison, address)
+
+
+def _read_tracking(path: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pivotopd.comparison.experiment import load_experiment
+    from pivotopd.errors import RunsFailed
+    from stages.compare import members_of
+    from stages.tracked_comparison import tracked_figures
+
+    figures = tracked_figures(members_of(load_experiment(path), path))
+    shown = Table(title="Figures in MLflow", title_justify="left")
+    for name in ("run", "updates", "figure", "MLflow", "artifact"):
+        shown.add_column(name)
+    for one in figures:
+        values = ("missing" if value is None else f"{value:.6g}" for value in (one.tracked, one.stored))
+        shown.add_row(one.label, str(one.iteration), one.name, *values)
+    Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False).print(shown)
+    differ = [one for one in figures if not one.agrees]
+    if differ or not figures:
+        raise RunsFailed(
+            f"{len(differ)} of {len(figures)} figures in MLflow are not the artifacts'",
+            where=path,
+            mend="`pivotopd train` with a run's configuration reports what is finished to MLflow again",
+        )
 
 
 def _list_runs(path: str) -> None:

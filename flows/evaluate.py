@@ -16,6 +16,7 @@ from flows.train import report, tracked
 from pivotopd.artifacts import list_artifacts
 from pivotopd.errors import ArtifactError, PivotError
 from stages.plan import Plan
+from stages.registering import enroll
 from stages.runs import rerun, updates_done
 from stages.work import Job, Work
 
@@ -42,6 +43,7 @@ def evaluate(
                 done = run_job(work, job)
                 report(tracker, done)
                 board.add(done)
+                enroll(tracker, work, done)
             board.show()
             return {"evaluation": plan.evaluate(chosen).digest}
     except PivotError as error:

@@ -26,9 +26,10 @@ from pivotopd.errors import NothingToTrainOn, PivotError, Preempted
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.provenance import git_commit, package_versions
-from pivotopd.tracking import RunStatus, Tracker, experiment_of, open_tracker
+from pivotopd.tracking import RunStatus, Tracker, experiment_of, model_of, open_tracker
 from stages.metrics import metrics_of
 from stages.plan import Plan
+from stages.registering import enroll
 from stages.runner import Done, Streamer, describe, streamed
 from stages.runs import open_run
 from stages.work import Job, Work
@@ -69,6 +70,7 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
                 done = run_job(work, job, streamer.perform)
                 report(tracker, done)
                 board.add(done)
+                enroll(tracker, work, done)
                 if job.stage == "update":
                     idle = (idle + 1) * done.artifact.manifest.counts["idle"]
                     _refuse_idling(idle, work.config)
@@ -130,6 +132,7 @@ def tracked(work: Work, evaluation: Job | None = None, *, below: bool = False) -
 def _start_tracker(work: Work, evaluation: Job | None, *, below: bool) -> Tracker:
     """Open the run in MLflow, with the tags that lead back to code, data and jobs."""
     config = work.config
+    model_of(config)  # refused before any work, not after the first update
     tracker = open_tracker(config.tracking, config.root)
     name, address = config.name or work.layout.run, work.layout.uri
     if evaluation is not None:

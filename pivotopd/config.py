@@ -419,6 +419,10 @@ class DiagnosisSection(Section):
     """Seed of episodes, replays, drawn turns and resamples, apart from the run's."""
 
 
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _-]{0,99}$")]
+"""A registered model's name: what MLflow takes and a filter needs no quoting for."""
+
+
 class TrackingSection(Section):
     """Where MLflow keeps runs."""
 
@@ -428,6 +432,18 @@ class TrackingSection(Section):
     """Experiment name; null makes one from environment and student."""
     enabled: bool = True
     """False writes only the JSONL metrics beside each artifact."""
+    model: bool | ModelName = False
+    """Register checkpoints as versions of an MLflow model; true makes a name from environment and student."""
+
+    @field_validator("uri")
+    @classmethod
+    def _holds_no_password(cls, value: str | None) -> str | None:
+        if value is not None and "@" in urlsplit(value).netloc:
+            raise ValueError(
+                "no user or password in the address: use MLFLOW_TRACKING_USERNAME and _PASSWORD, "
+                "or MLFLOW_TRACKING_URI"
+            )
+        return value
 
 
 class RunConfig(Section):

@@ -1,8 +1,9 @@
 """A background line of deliveries to a service that may be slow, down, or back later.
 
 Deliveries run one after another on one thread, in order. One that fails for a passing reason is tried again
-after growing pauses, and the rest waits behind it; one that is refused is dropped. The first trouble is one
-warning; the caller is never stopped and never waits, except a bounded time in :meth:`Outbox.flush`.
+after growing pauses, and the rest waits behind it, unless it stands apart: then the others go first. One that
+is refused is dropped. The first trouble is one warning; the caller is never stopped and never waits, except a
+bounded time in :meth:`Outbox.flush`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Outbox:
 
     def __init__(self, name: str, refused: Callable[[Exception], bool]) -> None:
         self._name, self._refused = name, refused
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._change = threading.Condition()
         self._warned = False
         self._failures_in_a_row = 0
@@ -41,13 +42,19 @@ class Outbox:
         self._busy = False
         self._thread: threading.Thread | None = None
 
-    def put(self, delivery: Callable[[], None]) -> None:
-        """Add a delivery to the line."""
+    def put(self, delivery: Callable[[], None], *, apart: bool = False) -> None:
+        """Add a delivery to the line.
+
+        Args:
+            delivery: What is called.
+            apart: Nothing depends on it, and it may fail where others do not, such as a file whose store is
+                away: where it fails, the others go first.
+        """
         with self._change:
             if len(self._waiting) >= MOST_WAITING:
                 self._warn("too many deliveries wait; newer ones are dropped")
                 return
-            self._waiting.append(delivery)
+            self._waiting.append((delivery, apart))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pivotopd-tracking", daemon=True)
                 self._thread.start()
@@ -87,7 +94,7 @@ class Outbox:
                 while not self._waiting or self._resting():
                     rest_s = self._retry_at_s - time.monotonic() if self._waiting else None
                     self._change.wait(None if rest_s is None else max(rest_s, 0.01))
-                delivery = self._waiting[0]
+                delivery, apart = self._waiting[0]
                 self._busy = True
             error = self._attempt(delivery)
             with self._change:
@@ -98,7 +105,9 @@ class Outbox:
                     self._failures_in_a_row, self._retry_at_s = 0, 0.0
                 else:
                     self._warn(f"{type(error).__name__}: {str(error)[:300]}")
-                    if not self._refused(error):
+                    if not self._refused(error) and apart and not all(other for _, other in self._waiting):
+                        self._waiting.rotate(-1)
+                    elif not self._refused(error):
                         pause_s = PAUSES_S[min(self._failures_in_a_row, len(PAUSES_S) - 1)]
                         self._failures_in_a_row += 1
                         self._failures += 1

@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -25,6 +26,25 @@ PARAM_CHARACTERS = 500
 """Parameter values are cut here, which every MLflow server takes; config.yaml holds them whole."""
 DROPPED = "tracking/dropped"
 _FOREIGN = re.compile(r"[^A-Za-z0-9_\-./ :]")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A policy's weights in the store, as a model registry refers to them.
+
+    Attributes:
+        digest: Digest of the work that made it.
+        content_digest: Digest of the weights and tokenizer.
+        source: Address of the Hugging Face model folder.
+        run_uri: Address of the run.
+        iteration: Training iteration whose update made it.
+    """
+
+    digest: str
+    content_digest: str
+    source: str
+    run_uri: str
+    iteration: int
 
 
 class Tracker(Protocol):
@@ -89,6 +109,19 @@ class Tracker(Protocol):
     def page(self) -> str | None:
         """Return the web address of the run; None where no server shows it or it is not open yet."""
 
+    def register(self, model: str, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint a version of a registered model, once; the newest version is ``candidate``."""
+
+    def judge(self, model: str, digest: str, *, success: float, panel: str) -> None:
+        """Note a version's success on a panel; it becomes ``champion`` where it beats the champion there.
+
+        Args:
+            model: Name of the registered model.
+            digest: Digest of the version's checkpoint.
+            success: Share of the panel's episodes won.
+            panel: Fingerprint of the panel: successes on different panels are not compared.
+        """
+
 
 class NoTracker:
     """Keeps nothing: ``tracking.enabled: false``."""
@@ -138,6 +171,12 @@ class NoTracker:
         """Return None: nothing shows it."""
         return None
 
+    def register(self, model: str, checkpoint: Checkpoint) -> None:
+        """Do nothing."""
+
+    def judge(self, model: str, digest: str, *, success: float, panel: str) -> None:
+        """Do nothing."""
+
 
 def open_tracker(section: TrackingSection, root: str) -> Tracker:
     """Return the tracker that a configuration asks for; it is not started.
@@ -155,6 +194,25 @@ def open_tracker(section: TrackingSection, root: str) -> Tracker:
 def experiment_of(config: RunConfig) -> str:
     """Return the name of the MLflow experiment that a run belongs to."""
     return config.tracking.experiment or f"pivotopd/{config.environment.name}/{config.student.kind}"
+
+
+def model_of(config: RunConfig) -> str | None:
+    """Return the name of the registered model that a run's checkpoints are versions of, or None.
+
+    Raises:
+        ConfigError: A server is asked to refer to a folder of this machine, which it refuses.
+    """
+    model = config.tracking.model
+    if not config.tracking.enabled or model is False:
+        return None
+    uri = tracking_uri(config.tracking.uri, config.root)
+    if not uri.startswith("sqlite:") and Blobs(config.root).local_root is not None:
+        raise ConfigError(
+            "an MLflow server cannot refer to a checkpoint in a folder of this machine",
+            where="tracking.model",
+            mend="keep the run in a bucket (root=s3://bucket/prefix), or leave tracking.model out",
+        )
+    return f"pivotopd-{config.environment.name}-{config.student.kind}" if model is True else model
 
 
 def tracking_uri(uri: str | None, root: str) -> str:

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pivotopd.outbox import Outbox
-from pivotopd.tracking import RunStatus, Tracker, clean_metrics, clean_name, flatten
+from pivotopd.tracking import Checkpoint, RunStatus, Tracker, clean_metrics, clean_name, flatten
+from pivotopd.tracking_models import judge_version, register_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,11 +40,11 @@ QUIET = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
-"""Set where the user has not: no telemetry, no chatter, and at most some 10 s for a server that is down."""
+"""Set where the user has not: no telemetry, no chatter, one more try; a busy server can need 10 s."""
 
 T = TypeVar("T")
 
@@ -72,8 +74,8 @@ class MlflowTracker:
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self._outbox = Outbox(f"MLflow at {uri}", _refused)
+        self.uri = _without_password(uri)
+        self._outbox = Outbox(f"MLflow at {self.uri}", _refused)
         self._client: MlflowClient | None = None
         self._experiment_id: str | None = None
         self._experiment = ""
@@ -124,12 +126,12 @@ class MlflowTracker:
     def log_text(self, path: str, text: str) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
-        self._outbox.put(lambda: self._connect().log_text(run.opened, text, path))
+        self._outbox.put(lambda: self._connect().log_text(run.opened, text, path), apart=True)
 
     def log_files(self, folder: Path) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
-        self._outbox.put(lambda: self._connect().log_artifacts(run.opened, str(folder)))
+        self._outbox.put(lambda: self._connect().log_artifacts(run.opened, str(folder)), apart=True)
 
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -158,7 +160,7 @@ class MlflowTracker:
     def log_file(self, path: str, data: bytes) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
-        self._outbox.put(lambda: self._log_file(run, path, data))
+        self._outbox.put(lambda: self._log_file(run, path, data), apart=True)
 
     def adopt(self, run_uri: str) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -171,10 +173,26 @@ class MlflowTracker:
             return None
         return f"{self.uri.rstrip('/')}/#/experiments/{self._experiment_id}/runs/{self.run_id}"
 
+    def register(self, model: str, checkpoint: Checkpoint) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        run = self._started()
+        self._outbox.put(lambda: register_version(self._connect(), model, checkpoint, run.opened))
+
+    def judge(self, model: str, digest: str, *, success: float, panel: str) -> None:
+        """See :class:`~pivotopd.tracking.Tracker`."""
+        self._started()
+        self._outbox.put(lambda: judge_version(self._connect(), model, digest, success, panel))
+
     def _started(self) -> _Run:
         if self._run is None:
             raise RuntimeError("the tracker is not started")
         return self._run
+
+    def connect(self) -> MlflowClient:
+        """Return MLflow's client, to read with."""
+        for key, value in QUIET.items():
+            os.environ.setdefault(key, value)
+        return self._connect()
 
     # What follows runs on the background thread.
 
@@ -301,6 +319,16 @@ class MlflowTracker:
         )
         tags = [InputTag("mlflow.data.context", context)]
         self._connect().log_inputs(run.opened, [DatasetInput(dataset, tags)])
+
+
+def _without_password(uri: str) -> str:
+    """Return an address without its password, which goes where MLflow looks and errors do not repeat it."""
+    parts = urlsplit(uri)
+    if parts.scheme not in {"http", "https"} or "@" not in parts.netloc:
+        return uri
+    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username or "")
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

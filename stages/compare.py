@@ -6,7 +6,6 @@ the same panel cannot be compared, and are refused before anything is started.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,15 +21,12 @@ from pivotopd.config_files import dump_config
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ConfigError
-from pivotopd.manifest import canonical_json
 from pivotopd.records import Episode, Replay
 from pivotopd.tracking import experiment_of
+from stages.panel import fingerprint, panel_settings
 from stages.plan import Plan
 from stages.runs import named, updates_done
 from stages.work import Source, Work
-
-PLAYED = {"name", "engine", "wording", "max_turns", "valid_split"}
-"""Keys of the environment that decide what a panel is; how a student is told of it is the arm's own."""
 
 
 @dataclass(frozen=True)
@@ -177,16 +173,13 @@ def _refuse_other_panels(members: Sequence[Member]) -> None:
 
 def panel_fingerprint(member: Member) -> str:
     """Return a hash of all that a measurement on the panel depends on, beside the policy."""
-    return hashlib.sha256(canonical_json(_panel(member)).encode()).hexdigest()
+    return fingerprint(_panel(member))
 
 
 def _panel(member: Member) -> dict[str, Any]:
     config = member.config
-    return {
-        "games": member.plan.environment.data_fingerprint(config.environment.valid_split),
-        **config.environment.model_dump(mode="json", include=PLAYED),
-        **config.evaluation.model_dump(mode="json", exclude={"every"}),
-    }
+    games = member.plan.environment.data_fingerprint(config.environment.valid_split)
+    return panel_settings(config, games)
 
 
 def _difference(one: Member, other: Member) -> str:

@@ -186,6 +186,29 @@ def test_a_refused_delivery_does_not_hold_up_the_line(caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1
 
 
+def test_what_stands_apart_holds_up_nothing_and_arrives_later(no_pauses: None) -> None:
+    """A file's store is away, the metrics' is not."""
+    got: list[str] = []
+    back = threading.Event()
+
+    def file() -> None:
+        if not back.is_set():
+            raise OSError("no bucket")
+        got.append("file")
+
+    line = Outbox("x", never)
+    line.put(file, apart=True)
+    for name in ("one", "two"):
+        line.put(lambda name=name: got.append(name))
+    assert not line.flush(10)
+    assert got == ["one", "two"]
+    back.set()
+    deadline_s = time.monotonic() + 10
+    while not line.flush(1) and time.monotonic() < deadline_s:
+        pass
+    assert got == ["one", "two", "file"]
+
+
 def test_flush_returns_when_its_time_is_over() -> None:
     release = threading.Event()
     line = Outbox("x", never)

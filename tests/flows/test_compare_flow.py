@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,18 @@ def test_the_report_alone_is_the_same(compared: Compared) -> None:
     assert again.returncode == 8
     assert "starts, " not in again.stdout
     assert (compared.report / "results.json").read_bytes() == before
+
+
+def test_the_figures_are_read_from_mlflow_and_held_against_the_artifacts(compared: Compared) -> None:
+    done = compared.again("--from-tracking")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("evaluate/success") == 6, "start and end of two runs, the start of the idle two"
+    database = compared.home / "root" / "mlflow.db"
+    with closing(sqlite3.connect(database)) as connection:
+        where = "WHERE key = 'evaluate/success' AND step = 1"
+        changed = connection.execute(f"UPDATE metrics SET value = value + 1 {where}").rowcount
+        connection.commit()
+    assert changed >= 2
+    done = compared.again("--from-tracking")
+    assert done.returncode == 8
+    assert "2 of 18 figures in MLflow are not the artifacts'" in done.stderr

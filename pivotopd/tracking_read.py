@@ -1,0 +1,70 @@
+"""Reads metrics of runs back from MLflow, by the address of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pivotopd.errors import ConfigError
+from pivotopd.tracking import clean_name
+from pivotopd.tracking_mlflow import RUN_URI_TAG, MlflowTracker
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def read_metrics(
+    uri: str, experiment: str, run_uris: Sequence[str], names: Sequence[str]
+) -> dict[str, Mapping[str, Mapping[int, float]]]:
+    """Return metrics of runs as they stand in MLflow.
+
+    Args:
+        uri: Tracking URI.
+        experiment: Name of the experiment.
+        run_uris: Addresses of the runs.
+        names: Names of the metrics.
+
+    Returns:
+        Address to name to step to value; an address without a run is left out.
+
+    Raises:
+        ConfigError: MLflow cannot be read there, or has no such experiment.
+    """
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - slow to import
+
+    client = MlflowTracker(uri).connect()
+    try:
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            raise ConfigError(
+                f"MLflow has no experiment {experiment!r}",
+                where=uri.rpartition("@")[2],
+                mend="track the runs there first, or set tracking.uri and tracking.experiment",
+            )
+        runs = {run: _run_of(client, str(found.experiment_id), run) for run in run_uris}
+        return {
+            run: {name: _history(client, run_id, name) for name in names}
+            for run, run_id in runs.items()
+            if run_id is not None
+        }
+    except MlflowException as error:
+        raise ConfigError(
+            f"MLflow cannot be read: {str(error)[:200]}",
+            where=uri.rpartition("@")[2],
+            mend="start the server, or set tracking.uri or MLFLOW_TRACKING_URI",
+        ) from error
+
+
+def _run_of(client: MlflowClient, experiment_id: str, run_uri: str) -> str | None:
+    quote = '"' if "'" in run_uri else "'"
+    found: Sequence[Any] = client.search_runs(
+        [experiment_id],
+        filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{run_uri}{quote}",
+        max_results=1,
+        order_by=["attributes.start_time DESC"],
+    )
+    return str(found[0].info.run_id) if found else None
+
+
+def _history(client: MlflowClient, run_id: str, name: str) -> dict[int, float]:
+    return {int(one.step): float(one.value) for one in client.get_metric_history(run_id, clean_name(name))}
