@@ -89,7 +89,7 @@ def checks_of(arguments: list[str]) -> list[Check]:
 
 def _runs_vllm(config: RunConfig) -> bool:
     """Say whether the run itself starts vLLM: for its teacher, or for a student without policy servers."""
-    from pivotopd.config import LocalSection
+    from pivotopd.teacher_section import LocalSection
 
     teaches = isinstance(config.teacher, LocalSection) and config.teacher.engine == "vllm"
     return teaches or (config.engine.kind == "vllm" and not config.engine.urls)

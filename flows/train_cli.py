@@ -86,10 +86,10 @@ def checked(config: RunConfig) -> PromptCheck:
     That is: an engine that is not installed, a method with a signal that cannot be computed or kept, a
     teacher that cannot be asked, a model whose chat template gives no prompts to train on.
     """
-    from pivotopd.config import LocalSection
     from pivotopd.methods.registry import make_method
     from pivotopd.models.engines import check_engine_section
     from pivotopd.prompt_check import check_prompts
+    from pivotopd.teacher_section import LocalSection
 
     if not config.engine.urls:  # what stands behind them has its own
         check_engine_section(config.engine)

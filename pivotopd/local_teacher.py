@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pivotopd.config import LocalSection
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
 from pivotopd.models.devices import compute_device
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.models.vllm_engine import VllmEngine, check_vllm
 from pivotopd.teacher.model_chat import Speaker
+from pivotopd.teacher_section import LocalSection
 
 _KEY = "teacher.path"
 

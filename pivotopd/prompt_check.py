@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pivotopd.config import LocalSection, PretrainedStudent, RunConfig
+from pivotopd.config import PretrainedStudent, RunConfig
 from pivotopd.errors import ArtifactError
 from pivotopd.models.chat_template import TemplateReport
+from pivotopd.teacher_section import LocalSection
 
 
 @dataclass(frozen=True, slots=True)

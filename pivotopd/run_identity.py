@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from pivotopd.config import EndpointSection, LocalSection, UpdateSection
+from pivotopd.config import UpdateSection
 from pivotopd.engine_section import EngineSection
+from pivotopd.teacher_section import EndpointSection, LocalSection
 
 _OUTSIDE: Final = frozenset(
     {"name", "root", "iterations", "threads", "streaming", "tracking", "launch", "diagnosis"}

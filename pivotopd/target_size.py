@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pivotopd.config import OracleSection, RunConfig
+from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
 from pivotopd.methods.base import Needs
 from pivotopd.student_facts import student_facts
+from pivotopd.teacher_section import OracleSection
 
 MOST_NUMBERS: Final = 1 << 28
 """Most log-probabilities that an iteration may keep; with their ids 2 GiB."""

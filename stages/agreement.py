@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import LocalSection, OracleSection, RunConfig, SelfSection
+from pivotopd.config import RunConfig
 from pivotopd.diagnosis.agreement import Agreement, read_samples, samples_of, summarise
 from pivotopd.diagnosis.figures import Part, measured
 from pivotopd.records_probes import AgreementSample
+from pivotopd.teacher_section import LocalSection, OracleSection, SelfSection
 from stages.cases import cases_of
 from stages.figures import write_part
 from stages.teaching import teacher_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pivotopd.artifacts import artifact_at
-from pivotopd.config import SelfSection
 from pivotopd.errors import ArtifactError
+from pivotopd.teacher_section import SelfSection
 from stages.plan import Plan
 from stages.work import Job, Source
 

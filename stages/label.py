@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import LocalSection, RunConfig, SelfSection
+from pivotopd.config import RunConfig
 from pivotopd.ledger import Counts
 from pivotopd.records import Label, Lesson
 from pivotopd.teacher.base import Reading, Teacher, Transcript
 from pivotopd.teacher.pivots import labels_of, lesson_of
+from pivotopd.teacher_section import LocalSection, SelfSection
 from stages.metrics import metrics_text
 from stages.teaching import teacher_of
 from stages.transcripts import transcripts_of

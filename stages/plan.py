@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pivotopd.artifacts import RunLayout, content_folder
 from pivotopd.blobs import sha256_of
-from pivotopd.config import LocalSection, PretrainedStudent, RunConfig, SelfSection
+from pivotopd.config import PretrainedStudent, RunConfig
 from pivotopd.environments.base import Environment
 from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ArtifactError
@@ -26,6 +26,7 @@ from pivotopd.methods.base import Needs
 from pivotopd.methods.registry import make_method
 from pivotopd.provenance import code_digest
 from pivotopd.runs.forks import checkpoints_of
+from pivotopd.teacher_section import LocalSection, SelfSection
 from stages.work import Job, Source
 
 LOOP: Final = ("rollout", "label", "recover", "update")

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import cached_property
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import EndpointSection, OracleSection, RunConfig
+from pivotopd.config import RunConfig
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.errors import PivotError
 from pivotopd.ledger import Counts
@@ -25,6 +25,7 @@ from pivotopd.rollout import Played
 from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
 from pivotopd.teacher.courier import Courier
 from pivotopd.teacher.pivots import lesson_of
+from pivotopd.teacher_section import EndpointSection, OracleSection
 from stages import label, recover, rollout
 from stages.joint import Joint, Recoveries
 from stages.teaching import teacher_of

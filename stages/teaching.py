@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from pivotopd.config import LocalSection, SelfSection
 from pivotopd.local_teacher import load_local_teacher
 from pivotopd.teacher.base import Teacher
 from pivotopd.teacher.model_chat import Speaker
 from pivotopd.teacher.registry import make_teacher
+from pivotopd.teacher_section import LocalSection, SelfSection
 from stages.work import Job, Work
 
 

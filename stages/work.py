@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pivotopd.agent.prompting import Prompter
 from pivotopd.artifacts import Artifact, RunLayout, Store
-from pivotopd.config import RunConfig, SelfSection
+from pivotopd.config import RunConfig
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.registry import open_environment
 from pivotopd.ledger import Counts
@@ -27,6 +27,7 @@ from pivotopd.models.parity import BOUNDS_NATS, Parity, Probe
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
+from pivotopd.teacher_section import SelfSection
 
 GAMES = frozenset({"games", "generated", "holdout"})
 """Keys of the environment section that choose games: a digest has their fingerprint, not their names."""

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.config import SelfSection
 from pivotopd.config_files import load_config, parse_yaml
 from pivotopd.errors import ConfigError
 from pivotopd.methods.sections import RlsdMethod
+from pivotopd.teacher_section import SelfSection
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"

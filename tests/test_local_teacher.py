@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pivotopd.config import LocalSection, RunConfig
+from pivotopd.config import RunConfig
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.local_teacher import check_engine, check_local_teacher, load_local_teacher
 from pivotopd.models.base import Sampling
@@ -18,6 +18,7 @@ from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.prompt_check import check_prompts
 from pivotopd.teacher.chat import Ask
 from pivotopd.teacher.model_chat import ModelChat
+from pivotopd.teacher_section import LocalSection
 from stages.runs import open_run
 from tests.small_student import small_config
 

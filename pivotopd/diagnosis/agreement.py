@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import comb
 from typing import Final
 
-from pivotopd.config import OracleSection, TeacherSection
 from pivotopd.diagnosis.bootstrap import Interval, bootstrap_mean
 from pivotopd.diagnosis.interventions import Case
 from pivotopd.environments.base import Wording
@@ -21,6 +20,7 @@ from pivotopd.progress import Progress, silent
 from pivotopd.records_probes import AgreementSample
 from pivotopd.teacher.base import Reading, Teacher
 from pivotopd.teacher.pivots import labels_of
+from pivotopd.teacher_section import OracleSection, TeacherSection
 
 REACH_TURNS: Final = 1
 """Turns by which a detected pivot may lie beside the oracle's."""

@@ -12,11 +12,12 @@ from typing import Final
 
 import httpx
 
-from pivotopd.config import EndpointSection, RunConfig
+from pivotopd.config import RunConfig
 from pivotopd.doctor.finding import Finding, finding_of
 from pivotopd.engine_section import EngineSection
 from pivotopd.errors import TeacherError
 from pivotopd.services.attach import connect
+from pivotopd.teacher_section import EndpointSection
 from pivotopd.tracking import tracking_uri
 
 ANSWER_S: Final = 10.0

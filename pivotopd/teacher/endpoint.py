@@ -23,7 +23,6 @@ from tenacity import (
     wait_exponential,
 )
 
-from pivotopd.config import EndpointSection
 from pivotopd.errors import ConfigError, TeacherError
 from pivotopd.ledger import Counts
 from pivotopd.manifest import canonical_json
@@ -39,6 +38,7 @@ from pivotopd.teacher.wire import (
     body_of,
     read_response,
 )
+from pivotopd.teacher_section import EndpointSection
 
 LONGEST_WAIT_S: Final = 60.0
 CONNECT_S: Final = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pivotopd.config import EndpointSection, LocalSection, RunConfig, SelfSection
+from pivotopd.config import RunConfig
 from pivotopd.environments.base import Environment
 from pivotopd.models.base import Sampling
 from pivotopd.teacher.base import Teacher
@@ -12,6 +12,7 @@ from pivotopd.teacher.llm import LlmTeacher
 from pivotopd.teacher.model_chat import ModelChat, Speaker
 from pivotopd.teacher.oracle import OracleTeacher
 from pivotopd.teacher.reply_cache import ReplyCache
+from pivotopd.teacher_section import EndpointSection, LocalSection, SelfSection
 
 
 def make_teacher(config: RunConfig, environment: Environment, speaker: Speaker | None = None) -> Teacher:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.config import EndpointSection, OracleSection, SelfSection, TeacherSection
 from pivotopd.diagnosis.agreement import Agreement, chance_of, read_samples, samples_of, summarise
 from pivotopd.diagnosis.bootstrap import Interval
 from pivotopd.diagnosis.interventions import Case
@@ -30,6 +29,7 @@ from pivotopd.teacher.llm import LlmTeacher
 from pivotopd.teacher.model_chat import ModelChat, Speaker
 from pivotopd.teacher.oracle import OracleTeacher
 from pivotopd.teacher.reply_cache import ReplyCache
+from pivotopd.teacher_section import EndpointSection, OracleSection, SelfSection, TeacherSection
 from tests import play
 from tests.chat_server import serving
 

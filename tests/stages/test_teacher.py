@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from pivotopd.artifacts import Artifact
-from pivotopd.config import EndpointSection, LocalSection
 from pivotopd.config_files import apply_overrides
 from pivotopd.errors import TeacherError
 from pivotopd.local_teacher import LocalTeacher, load_local_teacher
 from pivotopd.records import Chain, Label, Lesson, Signal, Turn
 from pivotopd.teacher.base import Query, Reading, told
 from pivotopd.teacher.oracle import OracleTeacher, view_of
+from pivotopd.teacher_section import EndpointSection, LocalSection
 from stages.runner import perform
 from stages.runs import find_run, rerun
 from stages.teaching import teacher_of

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pivotopd.config import EndpointSection
 from pivotopd.errors import ConfigError, Preempted, TeacherError
 from pivotopd.exits import stop_signals
 from pivotopd.ledger import Counts
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.endpoint import EndpointChat
 from pivotopd.teacher.reply_cache import ReplyCache
+from pivotopd.teacher_section import EndpointSection
 from tests.chat_server import ChatServer, Response, closed_port, said, serving
 
 KEY = "sk-Secret.0123456789"

@@ -10,7 +10,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from pivotopd.config import EndpointSection, OracleSection, RunConfig, SelfSection
+from pivotopd.config import RunConfig
 from pivotopd.errors import TeacherError
 from pivotopd.ledger import Counts
 from pivotopd.models.base import Completion, Request, Sampling
@@ -24,6 +24,7 @@ from pivotopd.teacher.oracle import view_of
 from pivotopd.teacher.pivots import labels_of, lesson_of
 from pivotopd.teacher.registry import make_teacher
 from pivotopd.teacher.replies import label_schema
+from pivotopd.teacher_section import EndpointSection, OracleSection, SelfSection
 from tests import play
 from tests.test_recovery import episode
 
