@@ -7,11 +7,11 @@ seeds, same episodes: results are compared token by token first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks.iteration import Bench, Shape, student_folder
+from benchmarks.iteration import CACHE, Bench, Shape, student_folder
 from benchmarks.ratios import abba, speedup, worse
 from benchmarks.ratios import measure as timed
 from benchmarks.result import Measure
@@ -25,6 +25,23 @@ from stages.work import Source, Work
 GATE, AIM = 2.0, 3.0
 Responses = dict[tuple[str, int], tuple[int, ...]]
 """Response ids by episode and turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A student that both ways play with.
+
+    Attributes:
+        name: Name in the result.
+        label: For people.
+        shape: Episodes and turn limit.
+        warm_start: Keys of the section ``warm_start`` that make the student.
+    """
+
+    name: str
+    label: str
+    shape: Shape
+    warm_start: Mapping[str, object]
 
 
 @dataclass
@@ -99,6 +116,7 @@ class _Rollouts:
     batch: int
     tasks: int
     group_size: int
+    won: int = 0
 
     def player(self, generator: Generator) -> Player:
         work, split = self.work, self.work.config.environment.train_split
@@ -113,7 +131,8 @@ class _Rollouts:
         return training_jobs(tasks, run_seed=0, iteration=0, count=self.tasks, group_size=self.group_size)
 
     def ours(self) -> Responses:
-        played = self.player(self.work.engine(self.source)).play(self.jobs())
+        played = list(self.player(self.work.engine(self.source)).play(self.jobs()))
+        self.won = sum(one.episode.won for one in played)
         return {
             (one.episode.episode, turn.turn): tuple(turn.response_ids) for one in played for turn in one.turns
         }
@@ -129,16 +148,25 @@ class _Rollouts:
 
 
 def measure(*, quick: bool = False) -> list[Measure]:
-    """Return the ratio."""
-    bench = Bench(student_folder())
-    shape = (
-        Shape(method="grpo", depth=0, tasks=2, group_size=2, max_turns=6)
-        if quick
-        else Shape(method="grpo", depth=0, tasks=8, group_size=4, max_turns=30)
-    )
+    """Return the ratio for a student that fails often and for one that wins most of its episodes."""
+    return [_measure(case, quick) for case in cases(quick=quick)]
+
+
+def cases(*, quick: bool = False) -> list[Case]:
+    """Return both students; the better one has seen the gap less often, and plays to the peers' limit."""
+    grpo = Shape(method="grpo", depth=0, tasks=2 if quick else 8, group_size=2 if quick else 4)
+    better = {"gap_share": 0.7, "hinted_share": 0.0, "games": 600, "steps": 1000}
+    return [
+        Case("early", "a student that fails often", replace(grpo, max_turns=6 if quick else 30), {}),
+        Case("late", "one that wins most", replace(grpo, max_turns=8 if quick else 50), better),
+    ]
+
+
+def _measure(case: Case, quick: bool) -> Measure:
+    bench, shape = Bench(student_folder(CACHE, **case.warm_start)), case.shape
     try:
         with bench.prepared(shape) as (work, plan):
-            both = _Rollouts(work, plan.start(), 2 if quick else 8, shape.tasks, shape.group_size)
+            both = _Rollouts(work, plan.start(), shape.episodes, shape.tasks, shape.group_size)
             ours, our_counts = both.counted(both.ours)
             theirs, their_counts = both.counted(both.lockstep)
             same = sum(theirs.get(key) == ids for key, ids in ours.items())
@@ -150,37 +178,35 @@ def measure(*, quick: bool = False) -> list[Measure]:
                 2 if quick else 7,
                 warmup=0,  # both sides have just played
             )
-            limit = shape.max_turns
     finally:
         bench.close()
     judged = worse(wall := speedup(blocks), cpu := speedup(blocks, clock="cpu_s"))
-    return [
-        Measure(
-            name="rollout/lockstep",
-            label="rollout against a lockstep loop that waits for all",
-            value=judged.median,
-            low=judged.low,
-            high=judged.high,
-            gate=GATE,
-            aim=AIM,
-            clock="cpu and wall",
-            counts={
-                "episodes": shape.episodes,
-                "slots": both.batch,
-                "turn_limit": limit,
-                "turns": len(ours),
-                "equal_turns": same,
-                "rounds": our_counts.rounds,
-                "lockstep_rounds": their_counts.rounds,
-                "responses": our_counts.prompts,
-                "lockstep_responses": their_counts.prompts,
-                "generated_tokens": our_counts.generated_tokens,
-                "lockstep_generated_tokens": their_counts.generated_tokens,
-                "response_ratio": round(their_counts.prompts / our_counts.prompts, 3),
-                "wall_ratio": round(wall.median, 3),
-                "cpu_ratio": round(cpu.median, 3),
-                "blocks": len(blocks),
-            },
-            note="the loop gains with the share of failures: a failed episode uses its slot to the end",
-        )
-    ]
+    return Measure(
+        name=f"rollout/lockstep/{case.name}",
+        label=f"rollout against a lockstep loop that waits for all, {case.label}",
+        value=judged.median,
+        low=judged.low,
+        high=judged.high,
+        gate=GATE,
+        aim=AIM,
+        clock="cpu and wall",
+        counts={
+            "episodes": shape.episodes,
+            "won": both.won,
+            "slots": both.batch,
+            "turn_limit": shape.max_turns,
+            "turns": len(ours),
+            "equal_turns": same,
+            "rounds": our_counts.rounds,
+            "lockstep_rounds": their_counts.rounds,
+            "responses": our_counts.prompts,
+            "lockstep_responses": their_counts.prompts,
+            "generated_tokens": our_counts.generated_tokens,
+            "lockstep_generated_tokens": their_counts.generated_tokens,
+            "response_ratio": round(their_counts.prompts / our_counts.prompts, 3),
+            "wall_ratio": round(wall.median, 3),
+            "cpu_ratio": round(cpu.median, 3),
+            "blocks": len(blocks),
+        },
+        note="the loop gains with the share of failures: a failed episode uses its slot to the end",
+    )

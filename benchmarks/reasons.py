@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 REASONS: Mapping[str, str] = {
     "overhead/k1/latency": (
-        "A teacher's round of half a second is long beside an iteration of a few seconds on a CPU: K "
+        "A teacher's round of half a second is long beside an iteration of some ten seconds on a CPU: K "
         "= 1 waits for two rounds (labels, one recovery query), and behind barriers nothing hides "
-        "them. The same rounds are a few percent of an iteration of 46 s."
+        "them. The same rounds are 2 % of an iteration of 46 s."
     ),
     "overhead/k2/latency": (
         "As for K = 1, with three rounds; each depth asks after the depth before it was played, so "
@@ -33,8 +33,8 @@ REASONS: Mapping[str, str] = {
     "restore/stock/bytes": ("Reading the bytes, not restoring the state, takes the time."),
     "rollout/lockstep": (
         "The loop wastes only what finished episodes' slots generate, so its loss grows with the "
-        "share of successes. The warm-started student fails often, and a failed episode uses its slot "
-        "to the limit. On one CPU core decoding costs by the row, so shorter batches gain no more "
+        "share of successes. The early student fails often, and a failed episode uses its slot to the "
+        "limit. On one CPU core decoding costs by the row, so shorter batches gain no more "
         "than the responses saved: the exact ratio of responses stands beside the value."
     ),
     "update/trl": (

@@ -80,9 +80,10 @@ def test_a_comparison_of_different_episodes_is_refused() -> None:
 @pytest.mark.slow
 def test_overhead(student: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overhead, "student_folder", lambda: student)
-    found = by_name(overhead.measure(quick=True))
+    found = by_name([*overhead.measure(quick=True), *overhead.measure_latency(quick=True)])
     assert {"overhead/k1", "overhead/k2", "overhead/k4", "overhead/k1/latency"} <= found.keys()
     assert found["overhead/k1/latency"].clock == "wall"
+    assert found["overhead/k1"].counts["teacher_latency_s"] == 0
     assert found["overhead/k4"].gate == 40
     for one in found.values():
         assert one.counts["engine_starts"] == 0
@@ -108,11 +109,13 @@ def test_restore() -> None:
 
 
 def test_lockstep_plays_the_same_turns(student: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lockstep, "student_folder", lambda: student)
-    (one,) = lockstep.measure(quick=True)
-    assert one.counts["equal_turns"] == one.counts["turns"]
-    assert one.counts["responses"] == one.counts["turns"]
-    assert int(one.counts["lockstep_responses"]) >= int(one.counts["responses"])
+    monkeypatch.setattr(lockstep, "student_folder", lambda *_, **__: student)
+    found = by_name(lockstep.measure(quick=True))
+    assert found.keys() == {"rollout/lockstep/early", "rollout/lockstep/late"}
+    for one in found.values():
+        assert one.counts["equal_turns"] == one.counts["turns"]
+        assert one.counts["responses"] == one.counts["turns"]
+        assert int(one.counts["lockstep_responses"]) >= int(one.counts["responses"])
 
 
 @pytest.mark.slow
