@@ -75,6 +75,30 @@ def test_a_champion_is_beaten_only_by_a_higher_success_on_the_same_panel(tracker
     assert judged.tags["pivotopd.success." + "a" * 16] == "0.5"
 
 
+def test_a_champion_measured_on_another_panel_meets_the_best_there(
+    tracker: MlflowTracker,
+) -> None:
+    def judge(number: int, success: float, panel: str) -> int | None:
+        tracker.register("panels", checkpoint(number))
+        tracker.judge("panels", checkpoint(number).digest, success=success, panel=panel)
+        return aliases(tracker, "panels").get("champion")
+
+    assert judge(0, 0.5, PANEL) == 1
+    assert judge(1, 0.75, OTHER) == 1
+    assert judge(2, 0.75, OTHER) == 1
+    assert judge(0, 0.25, OTHER) == 2, "the older of the two best"
+
+
+def test_what_two_runs_that_judged_at_once_left_is_mended_by_the_next(tracker: MlflowTracker) -> None:
+    for number, success in ((0, 0.25), (1, 0.75), (2, 0.5)):
+        tracker.register("raced", checkpoint(number))
+        tracker.judge("raced", checkpoint(number).digest, success=success, panel=PANEL)
+    assert aliases(tracker, "raced")["champion"] == 2
+    client_of(tracker).set_registered_model_alias("raced", "champion", "3")  # both had read the first's 0.25
+    tracker.judge("raced", checkpoint(0).digest, success=0.25, panel=PANEL)
+    assert aliases(tracker, "raced")["champion"] == 2
+
+
 def test_a_checkpoint_that_is_no_version_is_left_alone(tracker: MlflowTracker) -> None:
     tracker.register("known", checkpoint(0))
     tracker.judge("known", checkpoint(9).digest, success=1.0, panel=PANEL)
