@@ -56,6 +56,13 @@ def test_a_version_refers_to_the_checkpoint_and_is_made_once(tracker: MlflowTrac
     }
 
 
+def test_beside_a_database_a_version_may_be_a_folder(tracker: MlflowTracker, tmp_path: Path) -> None:
+    there = Checkpoint("1" * 64, "2" * 64, str(tmp_path / "a model"), str(tmp_path), 3)
+    tracker.register("local", there)
+    assert aliases(tracker, "local") == {"candidate": 1}
+    assert client_of(tracker).get_model_version_by_alias("local", "candidate").source == there.source
+
+
 def test_a_champion_is_beaten_only_by_a_higher_success_on_the_same_panel(tracker: MlflowTracker) -> None:
     def judge(number: int, success: float, panel: str = PANEL) -> int | None:
         tracker.register("judged", checkpoint(number))
