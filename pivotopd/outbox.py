@@ -20,6 +20,7 @@ PAUSES_S = (2.0, 10.0, 60.0, 300.0)
 """Pauses before the tries after the first; the last one repeats."""
 STALL_S = 30.0
 """A flush gives up after this time without a delivery: a service that hangs holds up nobody for minutes."""
+WARNING_CHARACTERS = 300
 MOST_WAITING = 20_000
 """Deliveries kept while the service is away; beyond it new ones are dropped."""
 
@@ -68,15 +69,17 @@ class Outbox:
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is delivered, a delivery fails, or the time is over; return whether all is.
 
-        It is over earlier where nothing at all is delivered for ``STALL_S`` seconds.
+        A first failure after none is tried once more. The time is over earlier where nothing at all is
+        delivered for ``STALL_S`` seconds.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._change:
-            failures, ended = self._failures, self._ended
+            last = self._failures + (1 if self._failures_in_a_row else 2)
+            ended = self._ended
             stalled_s = time.monotonic() + STALL_S
             self._hurry = True
             self._change.notify_all()
-            while (self._waiting or self._busy) and self._failures == failures:
+            while (self._waiting or self._busy) and self._failures < last:
                 if self._ended != ended:
                     ended, stalled_s = self._ended, time.monotonic() + STALL_S
                 left_s = min(deadline_s, stalled_s) - time.monotonic()
@@ -99,6 +102,7 @@ class Outbox:
             self._warned = True
             if self._secret:
                 message = message.replace(self._secret, "***")
+            message = message if len(message) <= WARNING_CHARACTERS else f"{message[:WARNING_CHARACTERS]}..."
             logger.warning(
                 "%s: %s (the run goes on and sends it when it can; what has not arrived at its end, "
                 "the same command again sends; no further warning)",
@@ -118,7 +122,7 @@ class Outbox:
             with self._change:
                 self._busy = False
                 if error is not None:
-                    self._warn(f"{type(error).__name__}: {str(error)[:300]}")
+                    self._warn(f"{type(error).__name__}: {error}")
                 if error is None or self._refused(error):
                     self._waiting.popleft()
                     self._ended += 1
