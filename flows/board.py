@@ -12,7 +12,7 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.console import SHOWN_METRICS
-from pivotopd.tracking import Tracker, tracking_uri
+from pivotopd.tracking import Tracker, tracking_uri, where_to_look
 from stages.metrics import metrics_of
 from stages.runner import Done, describe
 from stages.work import Work
@@ -62,8 +62,8 @@ class Board:
         lines = [f"**{describe(self._finished[-1].job)}** of `{layout.uri}`", ""]
         if config.tracking.enabled:
             page = self._tracker.page()
-            uri = tracking_uri(config.tracking.uri, config.root)
-            shown = f"[this run]({page})" if page else f"`mlflow ui --backend-store-uri {uri}`"
+            there = where_to_look(tracking_uri(config.tracking.uri, config.root))
+            shown = f"[this run]({page})" if page else f"`{there}`"
             lines.append(f"* MLflow: {shown}")
         lines += [
             f"* Report: `pivotopd inspect {layout.uri}`",

@@ -33,13 +33,13 @@ def compare(
 
     The same command again goes on where an earlier one stopped; finished runs are taken as they are.
     """
-    if dry_run and report_only:
+    if dry_run + report_only + from_tracking > 1:
         from pivotopd.errors import ConfigError
 
         raise ConfigError(
-            "--dry-run does nothing, and --report-only writes a report",
+            "--dry-run lists, --report-only writes a report, and --from-tracking reads MLflow",
             where="command line",
-            mend="give one of the two",
+            mend="give one of them",
         )
     if dry_run:
         _list_runs(experiment)
@@ -107,7 +107,8 @@ def _read_tracking(path: str) -> None:
         raise RunsFailed(
             f"{len(differ)} of {len(figures)} figures in MLflow are not the artifacts'",
             where=path,
-            mend="`pivotopd train` with a run's configuration reports what is finished to MLflow again",
+            mend="`pivotopd train` with a run's configuration sends what is missing; "
+            "a figure that differs is another version's, or was changed there",
         )
 
 

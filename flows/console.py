@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from pivotopd.config import RunConfig
-from pivotopd.tracking import tracking_uri
+from pivotopd.tracking import tracking_uri, where_to_look
 from stages.metrics import metrics_of
 from stages.runner import Done, describe
 
@@ -123,8 +123,8 @@ class Watcher:
             f"           pivotopd inspect {root.rstrip('/')}/{self._config.name}", soft_wrap=True
         )
         if self._config.tracking.enabled:
-            uri = tracking_uri(self._config.tracking.uri, root)
-            self._console.print(f"MLflow:    mlflow ui --backend-store-uri {uri}", soft_wrap=True)
+            there = where_to_look(tracking_uri(self._config.tracking.uri, root))
+            self._console.print(f"MLflow:    {there}", soft_wrap=True)
         self._console.print("Prefect:   prefect server start    (then open the address that it prints)")
 
     def _before_and_after(self) -> Table:

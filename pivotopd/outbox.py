@@ -3,7 +3,7 @@
 Deliveries run one after another on one thread, in order. One that fails for a passing reason is tried again
 after growing pauses, and the rest waits behind it, unless it stands apart: then the others go first. One that
 is refused is dropped. The first trouble is one warning; the caller is never stopped and never waits, except a
-bounded time in :meth:`Outbox.flush`.
+bounded time in :meth:`Outbox.flush`. Nothing outlives the process: who starts it again sends all again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ logger = logging.getLogger("pivotopd.tracking")
 
 PAUSES_S = (2.0, 10.0, 60.0, 300.0)
 """Pauses before the tries after the first; the last one repeats."""
+STALL_S = 30.0
+"""A flush gives up after this time without a delivery: a service that hangs holds up nobody for minutes."""
+WARNING_CHARACTERS = 300
 MOST_WAITING = 20_000
 """Deliveries kept while the service is away; beyond it new ones are dropped."""
 
@@ -28,15 +31,18 @@ class Outbox:
     Args:
         name: What the warnings call the service.
         refused: Says whether an error means that trying again is useless.
+        secret: What no warning may repeat of an error's text; empty for nothing.
     """
 
-    def __init__(self, name: str, refused: Callable[[Exception], bool]) -> None:
-        self._name, self._refused = name, refused
+    def __init__(self, name: str, refused: Callable[[Exception], bool], secret: str = "") -> None:
+        self._name, self._refused, self._secret = name, refused, secret
         self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._change = threading.Condition()
         self._warned = False
         self._failures_in_a_row = 0
         self._failures = 0
+        self._passed_over = 0
+        self._ended = 0
         self._retry_at_s = 0.0
         self._hurry = False
         self._busy = False
@@ -61,14 +67,22 @@ class Outbox:
             self._change.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is delivered, a delivery fails, or the time is over; return whether all is."""
+        """Wait until all is delivered, a delivery fails, or the time is over; return whether all is.
+
+        A first failure after none is tried once more. The time is over earlier where nothing at all is
+        delivered for ``STALL_S`` seconds.
+        """
         deadline_s = time.monotonic() + timeout_s
         with self._change:
-            failures = self._failures
+            last = self._failures + (1 if self._failures_in_a_row else 2)
+            ended = self._ended
+            stalled_s = time.monotonic() + STALL_S
             self._hurry = True
             self._change.notify_all()
-            while (self._waiting or self._busy) and self._failures == failures:
-                left_s = deadline_s - time.monotonic()
+            while (self._waiting or self._busy) and self._failures < last:
+                if self._ended != ended:
+                    ended, stalled_s = self._ended, time.monotonic() + STALL_S
+                left_s = min(deadline_s, stalled_s) - time.monotonic()
                 if left_s <= 0:
                     break
                 self._change.wait(left_s)
@@ -86,7 +100,15 @@ class Outbox:
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning("%s: %s (the run goes on; no further warning)", self._name, message)
+            if self._secret:
+                message = message.replace(self._secret, "***")
+            message = message if len(message) <= WARNING_CHARACTERS else f"{message[:WARNING_CHARACTERS]}..."
+            logger.warning(
+                "%s: %s (the run goes on and sends it when it can; what has not arrived at its end, "
+                "the same command again sends; no further warning)",
+                self._name,
+                message,
+            )
 
     def _run(self) -> None:
         while True:
@@ -99,21 +121,31 @@ class Outbox:
             error = self._attempt(delivery)
             with self._change:
                 self._busy = False
+                if error is not None:
+                    self._warn(f"{type(error).__name__}: {error}")
                 if error is None or self._refused(error):
                     self._waiting.popleft()
+                    self._ended += 1
+                    self._passed_over = 0
+                else:
+                    self._put_off(apart)
                 if error is None:
                     self._failures_in_a_row, self._retry_at_s = 0, 0.0
-                else:
-                    self._warn(f"{type(error).__name__}: {str(error)[:300]}")
-                    if not self._refused(error) and apart and not all(other for _, other in self._waiting):
-                        self._waiting.rotate(-1)
-                    elif not self._refused(error):
-                        pause_s = PAUSES_S[min(self._failures_in_a_row, len(PAUSES_S) - 1)]
-                        self._failures_in_a_row += 1
-                        self._failures += 1
-                        self._retry_at_s = time.monotonic() + pause_s
-                        self._hurry = False
                 self._change.notify_all()
+
+    def _put_off(self, apart: bool) -> None:
+        """Let the others go first where one may fail alone; pause once nothing else is left to try."""
+        if apart:
+            self._waiting.rotate(-1)
+            self._passed_over += 1
+            if self._passed_over < len(self._waiting):
+                return
+        self._passed_over = 0
+        pause_s = PAUSES_S[min(self._failures_in_a_row, len(PAUSES_S) - 1)]
+        self._failures_in_a_row += 1
+        self._failures += 1
+        self._retry_at_s = time.monotonic() + pause_s
+        self._hurry = False
 
     def _resting(self) -> bool:
         return not self._hurry and time.monotonic() < self._retry_at_s

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 from pivotopd.blobs import Blobs
 from pivotopd.config import RunConfig, TrackingSection
@@ -95,7 +96,7 @@ class Tracker(Protocol):
         """Open (or open again) a run below this one, such as an evaluation; already started."""
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
-        """Close the run, waiting a bounded time for what is still on its way."""
+        """Close the run, waiting a bounded time for what is still on its way; a child waits for nothing."""
 
     def flush(self) -> None:
         """Wait a bounded time until what was logged has arrived, such as before other processes log."""
@@ -218,11 +219,21 @@ def model_of(config: RunConfig) -> str | None:
 def tracking_uri(uri: str | None, root: str) -> str:
     """Return the MLflow tracking URI: the given one, else $MLFLOW_TRACKING_URI, else sqlite in the root.
 
+    That variable may hold a password: see :func:`without_password`.
+
     Raises:
-        ConfigError: The storage root is remote and neither is given.
+        ConfigError: The storage root is remote and neither is given, or what is given is no address.
     """
     chosen = uri or os.environ.get("MLFLOW_TRACKING_URI")
     if chosen:
+        try:
+            urlsplit(chosen)
+        except ValueError as error:  # its text may repeat a password
+            raise ConfigError(
+                "MLflow's address cannot be read",
+                where="tracking.uri or MLFLOW_TRACKING_URI",
+                mend="give one such as http://host:5000 or sqlite:////data/mlflow.db",
+            ) from error
         return chosen
     folder = Blobs(root).local_root
     if folder is None:
@@ -233,6 +244,20 @@ def tracking_uri(uri: str | None, root: str) -> str:
             "or set tracking.enabled=false",
         )
     return f"sqlite:///{folder}/mlflow.db"
+
+
+def without_password(uri: str) -> str:
+    """Return an address as it may be shown: without a user and password."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def where_to_look(uri: str) -> str:
+    """Return how a person sees what is tracked: a server's address, or the command that shows a database."""
+    shown = without_password(uri)
+    return shown if shown.startswith("http") else f"mlflow ui --backend-store-uri {shown}"
 
 
 def jsonl(lines: Iterable[Mapping[str, Any]]) -> str:

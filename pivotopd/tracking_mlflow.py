@@ -17,10 +17,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from pivotopd.outbox import Outbox
-from pivotopd.tracking import Checkpoint, RunStatus, Tracker, clean_metrics, clean_name, flatten
+from pivotopd.tracking import (
+    Checkpoint,
+    RunStatus,
+    Tracker,
+    clean_metrics,
+    clean_name,
+    flatten,
+    without_password,
+)
 from pivotopd.tracking_models import judge_version, register_version
 
 if TYPE_CHECKING:
@@ -56,6 +64,7 @@ class _Run:
     identity: str
     run_id: str | None = None
     resumed: bool = False
+    metrics_before: frozenset[str] = frozenset()
     logged: dict[str, set[int]] = field(default_factory=dict)
 
     @property
@@ -74,12 +83,15 @@ class MlflowTracker:
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = _without_password(uri)
-        self._outbox = Outbox(f"MLflow at {self.uri}", _refused)
+        self.uri = without_password(uri)
+        self._address = _with_password_apart(uri)
+        secret = urlsplit(self._address).netloc.rpartition("@")
+        self._outbox = Outbox(f"MLflow at {self.uri}", _refused, secret="".join(secret[:2]))
         self._client: MlflowClient | None = None
         self._experiment_id: str | None = None
         self._experiment = ""
         self._run: _Run | None = None
+        self._below = False
 
     @property
     def run_id(self) -> str | None:
@@ -97,11 +109,7 @@ class MlflowTracker:
         parent_uri: str | None = None,
     ) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
-        for key, value in QUIET.items():
-            os.environ.setdefault(key, value)
-        logging.getLogger("alembic").setLevel(logging.WARNING)
-        if self.uri.startswith("http"):
-            logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # our one warning says it
+        self._be_quiet()
         # Here and not in the background: two threads that import at once can see half-made modules.
         import mlflow  # noqa: F401, PLC0415 - slow to import
 
@@ -136,8 +144,8 @@ class MlflowTracker:
     def child(self, name: str, *, tags: Mapping[str, str]) -> Tracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
         parent = self._started()
-        below = MlflowTracker(self.uri)
-        below._outbox, below._experiment = self._outbox, self._experiment
+        below = MlflowTracker(self._address)
+        below._outbox, below._experiment, below._below = self._outbox, self._experiment, True
         below._run = run = _Run(f"{parent.identity}#{name}")
 
         def open_below() -> None:
@@ -151,7 +159,8 @@ class MlflowTracker:
         """See :class:`~pivotopd.tracking.Tracker`."""
         run = self._started()
         self._outbox.put(lambda: self._connect().set_terminated(run.opened, status=status))
-        self._outbox.flush(FLUSH_S)
+        if not self._below:  # what a child logs goes with its parent: an evaluation waits for no server
+            self._outbox.flush(FLUSH_S)
 
     def flush(self) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""
@@ -190,9 +199,15 @@ class MlflowTracker:
 
     def connect(self) -> MlflowClient:
         """Return MLflow's client, to read with."""
+        self._be_quiet()
+        return self._connect()
+
+    def _be_quiet(self) -> None:
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
-        return self._connect()
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        if self.uri.startswith("http"):
+            logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # our one warning says it
 
     # What follows runs on the background thread.
 
@@ -202,7 +217,7 @@ class MlflowTracker:
 
             if self.uri.startswith("sqlite:///"):
                 Path(self.uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-            self._client = MlflowClient(tracking_uri=self.uri)
+            self._client = MlflowClient(tracking_uri=self._address)
         return self._client
 
     def _open(self, run: _Run, name: str, tags: Mapping[str, str], parent: _Run | None) -> None:
@@ -218,6 +233,7 @@ class MlflowTracker:
         if found:
             run.resumed = True
             run.run_id = str(found[0].info.run_id)
+            run.metrics_before = frozenset(found[0].data.metrics)
             client.update_run(run.run_id, status="RUNNING", name=name)
             for key, value in wanted.items():
                 client.set_tag(run.run_id, key, value)
@@ -229,7 +245,7 @@ class MlflowTracker:
         """Return the newest run of an identity, if there is one."""
         found: Sequence[Any] = self._connect().search_runs(
             [self._find_experiment()],
-            filter_string=_is_run(identity),
+            filter_string=is_run(identity),
             max_results=1,
             order_by=["attributes.start_time DESC"],
         )
@@ -302,7 +318,7 @@ class MlflowTracker:
     def _steps(client: MlflowClient, run: _Run, key: str) -> set[int]:
         """Return the steps at which a metric is logged; asked once a metric of a resumed run."""
         if key not in run.logged:
-            history = client.get_metric_history(run.opened, key) if run.resumed else []
+            history = client.get_metric_history(run.opened, key) if key in run.metrics_before else []
             run.logged[key] = {int(metric.step) for metric in history}
         return run.logged[key]
 
@@ -321,14 +337,14 @@ class MlflowTracker:
         self._connect().log_inputs(run.opened, [DatasetInput(dataset, tags)])
 
 
-def _without_password(uri: str) -> str:
-    """Return an address without its password, which goes where MLflow looks and errors do not repeat it."""
+def _with_password_apart(uri: str) -> str:
+    """Return the address to connect to; a server's password goes where MLflow looks and is in no error."""
     parts = urlsplit(uri)
     if parts.scheme not in {"http", "https"} or "@" not in parts.netloc:
         return uri
     os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username or "")
     os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return without_password(uri)
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -341,11 +357,13 @@ def _refused(error: Exception) -> bool:
     status: Callable[[], int] | None = getattr(error, "get_http_status_code", None)
     if status is not None:
         return 400 <= status() < 500 and status() not in {408, 429}
+    if isinstance(error, json.JSONDecodeError):  # a page of whoever stands before the server
+        return False
     return isinstance(error, TypeError | ValueError | AttributeError | RuntimeError)
 
 
-def _is_run(identity: str) -> str:
-    """Return the filter that finds the run of an identity; MLflow's grammar escapes no quotes."""
+def is_run(identity: str) -> str:
+    """Return the filter that finds the run of an address; MLflow's grammar escapes no quotes."""
     if _unquotable(identity):
         return f"tags.`{RUN_KEY_TAG}` = '{_key(identity)}'"
     quote = '"' if "'" in identity else "'"

@@ -50,10 +50,11 @@ def register_version(client: MlflowClient, model: str, checkpoint: Checkpoint, r
 
 
 def judge_version(client: MlflowClient, model: str, digest: str, success: float, panel: str) -> None:
-    """Note a checkpoint's success on a panel, and promote it where it beats the champion on that panel.
+    """Note a checkpoint's success on a panel, and promote the best version there if it beats the champion.
 
-    Without a champion the first one judged is it. A tie keeps the champion, and so does a panel on which the
-    champion was never measured. A checkpoint that is no version is left alone.
+    Without a champion the best of those judged is it, of several the oldest. A tie keeps the champion, and so
+    does a panel on which the champion was never measured. A checkpoint that is no version is left alone. All
+    versions are looked at, not this one alone: what two runs that judged at once left is mended by the next.
 
     Args:
         client: MLflow's client.
@@ -63,14 +64,22 @@ def judge_version(client: MlflowClient, model: str, digest: str, success: float,
         panel: Fingerprint of the panel.
     """
     tag = f"{SUCCESS_TAG}.{panel[:_FINGERPRINT_CHARACTERS]}"
-    for version in _versions(client, model, digest):
+    versions = _versions(client, model, digest)
+    if not versions:
+        return
+    for version in versions:
         client.set_model_version_tag(model, version.version, tag, repr(success))
-        champion = _alias(client, model, CHAMPION)
-        if champion is not None:
-            best = client.get_model_version(model, champion).tags.get(tag)
-            if best is None or success <= float(best):
-                continue
-        client.set_registered_model_alias(model, CHAMPION, str(version.version))
+    successes = {
+        int(version.version): float(version.tags[tag])
+        for version in client.search_model_versions(f"name = '{model}'")
+        if tag in version.tags
+    }
+    champion = _alias(client, model, CHAMPION)
+    if champion is not None and int(champion) not in successes:
+        return
+    best = max(sorted(successes), key=successes.__getitem__)
+    if champion is None or successes[best] > successes[int(champion)]:
+        client.set_registered_model_alias(model, CHAMPION, str(best))
 
 
 def _ensure_model(client: MlflowClient, model: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pivotopd.errors import ConfigError
 from pivotopd.tracking import clean_name
-from pivotopd.tracking_mlflow import RUN_URI_TAG, MlflowTracker
+from pivotopd.tracking_mlflow import MlflowTracker, is_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,13 +33,21 @@ def read_metrics(
     """
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - slow to import
 
-    client = MlflowTracker(uri).connect()
+    tracker = MlflowTracker(uri)
+    database = Path(tracker.uri.removeprefix("sqlite:///"))
+    if tracker.uri.startswith("sqlite:///") and not database.is_file():  # to read makes no database
+        raise ConfigError(
+            "there is no MLflow database",
+            where=str(database),
+            mend="track the runs there first, or set tracking.uri or MLFLOW_TRACKING_URI",
+        )
     try:
+        client = tracker.connect()
         found = client.get_experiment_by_name(experiment)
         if found is None:
             raise ConfigError(
                 f"MLflow has no experiment {experiment!r}",
-                where=uri.rpartition("@")[2],
+                where=tracker.uri,
                 mend="track the runs there first, or set tracking.uri and tracking.experiment",
             )
         runs = {run: _run_of(client, str(found.experiment_id), run) for run in run_uris}
@@ -50,16 +59,15 @@ def read_metrics(
     except MlflowException as error:
         raise ConfigError(
             f"MLflow cannot be read: {str(error)[:200]}",
-            where=uri.rpartition("@")[2],
+            where=tracker.uri,
             mend="start the server, or set tracking.uri or MLFLOW_TRACKING_URI",
         ) from error
 
 
 def _run_of(client: MlflowClient, experiment_id: str, run_uri: str) -> str | None:
-    quote = '"' if "'" in run_uri else "'"
     found: Sequence[Any] = client.search_runs(
         [experiment_id],
-        filter_string=f"tags.`{RUN_URI_TAG}` = {quote}{run_uri}{quote}",
+        filter_string=is_run(run_uri),
         max_results=1,
         order_by=["attributes.start_time DESC"],
     )

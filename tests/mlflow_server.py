@@ -72,6 +72,7 @@ class MlflowServer:
             "MLFLOW_S3_ENDPOINT_URL": self.s3_url,
             "AWS_DEFAULT_REGION": "us-east-1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # nine processes for work that nobody asks for
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

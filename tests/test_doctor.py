@@ -186,6 +186,9 @@ def test_mlflow_database_and_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert only(services.mlflow(config(root=str(tmp_path)))).ok
     down = f"http://127.0.0.1:{free_ports(1)[0]}"
     assert "does not answer" in only(services.mlflow(config(tracking={"uri": down}))).detail
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", down.replace("//", "//me:planted@"))
+    assert f"{down}/health does not answer" in only(services.mlflow(config(root=str(tmp_path)))).detail
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     remote = only(services.mlflow(config(root="s3://bucket/runs")))
     assert "cannot hold MLflow's sqlite file" in remote.detail
     assert only(services.mlflow(config(tracking={"enabled": False}))).ok

@@ -32,6 +32,8 @@ from pivotopd.tracking import (
     jsonl,
     open_tracker,
     tracking_uri,
+    where_to_look,
+    without_password,
 )
 from pivotopd.tracking_mlflow import MlflowTracker
 
@@ -110,6 +112,46 @@ def test_where_mlflow_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert tracking_uri("http://other", "s3://bucket/runs") == "http://other"
 
 
+@pytest.mark.parametrize(
+    ("uri", "shown", "look"),
+    [
+        ("http://me:pw@host:5000/sub", "http://host:5000/sub", "http://host:5000/sub"),
+        ("https://host", "https://host", "https://host"),
+        (
+            "sqlite:////runs/a@b.db",
+            "sqlite:////runs/a@b.db",
+            "mlflow ui --backend-store-uri sqlite:////runs/a@b.db",
+        ),
+        (
+            "postgresql://me:p@w@host/db",
+            "postgresql://host/db",
+            "mlflow ui --backend-store-uri postgresql://host/db",
+        ),
+    ],
+)
+def test_an_address_is_shown_without_its_password(uri: str, shown: str, look: str) -> None:
+    assert without_password(uri) == shown
+    assert where_to_look(uri) == look
+    assert MlflowTracker(shown).uri == shown
+
+
+def test_a_database_is_opened_with_its_password_and_named_without(caplog: pytest.LogCaptureFixture) -> None:
+    tracker = MlflowTracker("nonsense://me:planted@host/db")
+    with caplog.at_level(logging.WARNING):
+        tracker.start("r", experiment="e", tags={}, config={}, run_uri="u")
+        tracker.finish()
+    assert "MLflow at nonsense://host/db" in caplog.text
+    assert "nonsense://***host/db" in caplog.text, "MLflow's own words, which repeat the address"
+    assert "planted" not in caplog.text
+
+
+def test_an_address_that_is_none_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:planted@[host")
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        tracking_uri(None, "runs")
+    assert "planted" not in str(caught.value)
+
+
 def test_tracking_can_be_off() -> None:
     tracker = open_tracker(TrackingSection(enabled=False), "s3://bucket/runs")
     assert isinstance(tracker, NoTracker)
@@ -172,6 +214,21 @@ def test_a_service_that_comes_back_gets_everything(no_pauses: None, caplog: pyte
     assert "the service: OSError: away" in caplog.text
 
 
+def test_a_flush_outlasts_one_failure(no_pauses: None) -> None:
+    """The last deliveries of a run are worth a second try."""
+    got, failing = [], [OSError("for a moment")]
+
+    def deliver() -> None:
+        if failing:
+            raise failing.pop()
+        got.append(1)
+
+    line = Outbox("x", never)
+    line.put(deliver)
+    assert line.flush(10)
+    assert got == [1]
+
+
 def test_a_refused_delivery_does_not_hold_up_the_line(caplog: pytest.LogCaptureFixture) -> None:
     got: list[str] = []
 
@@ -207,6 +264,38 @@ def test_what_stands_apart_holds_up_nothing_and_arrives_later(no_pauses: None) -
     while not line.flush(1) and time.monotonic() < deadline_s:
         pass
     assert got == ["one", "two", "file"]
+
+
+def test_a_file_that_never_arrives_holds_up_no_other_file(no_pauses: None) -> None:
+    got: list[str] = []
+
+    def never_taken() -> None:
+        raise OSError("too large")
+
+    line = Outbox("x", never)
+    for delivery in (never_taken, lambda: got.append("one"), never_taken, lambda: got.append("two")):
+        line.put(delivery, apart=True)
+    assert not line.flush(10)
+    assert got == ["one", "two"], "all had their turn before the flush gave up"
+
+
+def test_a_flush_gives_up_where_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service hangs: the flush's own time would be an hour."""
+    monkeypatch.setattr(outbox, "STALL_S", 0.2)
+    release, got = threading.Event(), []
+    line = Outbox("x", never)
+
+    def slow(number: int) -> None:
+        time.sleep(0.1)
+        got.append(number)
+
+    for number in range(5):
+        line.put(lambda number=number: slow(number))
+    line.put(lambda: release.wait(30) and None)
+    assert not line.flush(3600)
+    assert got == list(range(5)), "what moves is waited for, longer than nothing would be"
+    release.set()
+    assert line.flush(30)
 
 
 def test_flush_returns_when_its_time_is_over() -> None:
@@ -430,6 +519,57 @@ def test_a_server_that_is_down_costs_one_warning(caplog: pytest.LogCaptureFixtur
     assert tracker.run_id is None
     assert [record.name for record in caplog.records] == ["pivotopd.tracking"]
     assert f"127.0.0.1:{port}" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_holds_up_a_run_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes connections and never answers; a request may last a minute, and a run evaluates often."""
+    monkeypatch.setattr(outbox, "STALL_S", 1.0)
+    done = threading.Event()
+
+    def whole_run() -> None:
+        tracker.start("r", experiment="e", tags={}, config=CONFIG, run_uri="u")
+        for step in range(50):
+            child = tracker.child(f"evaluation {step}", tags={})
+            child.log({"success": 1.0}, step)
+            child.finish()
+        tracker.finish()
+        done.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server, caplog.at_level(logging.WARNING):
+        tracker = MlflowTracker(f"http://127.0.0.1:{server.getsockname()[1]}")
+        threading.Thread(target=whole_run, daemon=True).start()
+        assert done.wait(45), "a server that hangs holds up the run"
+    assert [record.name for record in caplog.records] == ["pivotopd.tracking"]
+    assert "deliveries are still waiting" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_page_instead_of_an_answer_passes(
+    start: Start, client: Any, monkeypatch: pytest.MonkeyPatch, no_pauses: None
+) -> None:
+    """A proxy says that the server is being updated; what was logged is not refused by that."""
+    from mlflow import MlflowClient
+
+    log_batch, pages = MlflowClient.log_batch, [1, 2]
+
+    def in_maintenance(*arguments: Any, **options: Any) -> Any:
+        if pages:
+            pages.pop()
+            json.loads("<html>back soon")
+        return log_batch(*arguments, **options)
+
+    tracker = start({})
+    tracker.flush()
+    monkeypatch.setattr(MlflowClient, "log_batch", in_maintenance)
+    tracker.log({"loss": 1.0}, 0)
+    deadline_s = time.monotonic() + 30
+    while not tracker._outbox.flush(5) and time.monotonic() < deadline_s:
+        pass
+    assert not pages
+    assert history(client, tracker.run_id, "loss") == [(0, 1.0)]
 
 
 @pytest.mark.slow

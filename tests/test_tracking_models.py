@@ -56,6 +56,13 @@ def test_a_version_refers_to_the_checkpoint_and_is_made_once(tracker: MlflowTrac
     }
 
 
+def test_beside_a_database_a_version_may_be_a_folder(tracker: MlflowTracker, tmp_path: Path) -> None:
+    there = Checkpoint("1" * 64, "2" * 64, str(tmp_path / "a model"), str(tmp_path), 3)
+    tracker.register("local", there)
+    assert aliases(tracker, "local") == {"candidate": 1}
+    assert client_of(tracker).get_model_version_by_alias("local", "candidate").source == there.source
+
+
 def test_a_champion_is_beaten_only_by_a_higher_success_on_the_same_panel(tracker: MlflowTracker) -> None:
     def judge(number: int, success: float, panel: str = PANEL) -> int | None:
         tracker.register("judged", checkpoint(number))
@@ -73,6 +80,30 @@ def test_a_champion_is_beaten_only_by_a_higher_success_on_the_same_panel(tracker
     assert aliases(tracker, "judged") == {"candidate": 5, "champion": 5}
     judged = client_of(tracker).get_model_version("judged", "5")
     assert judged.tags["pivotopd.success." + "a" * 16] == "0.5"
+
+
+def test_a_champion_measured_on_another_panel_meets_the_best_there(
+    tracker: MlflowTracker,
+) -> None:
+    def judge(number: int, success: float, panel: str) -> int | None:
+        tracker.register("panels", checkpoint(number))
+        tracker.judge("panels", checkpoint(number).digest, success=success, panel=panel)
+        return aliases(tracker, "panels").get("champion")
+
+    assert judge(0, 0.5, PANEL) == 1
+    assert judge(1, 0.75, OTHER) == 1
+    assert judge(2, 0.75, OTHER) == 1
+    assert judge(0, 0.25, OTHER) == 2, "the older of the two best"
+
+
+def test_what_two_runs_that_judged_at_once_left_is_mended_by_the_next(tracker: MlflowTracker) -> None:
+    for number, success in ((0, 0.25), (1, 0.75), (2, 0.5)):
+        tracker.register("raced", checkpoint(number))
+        tracker.judge("raced", checkpoint(number).digest, success=success, panel=PANEL)
+    assert aliases(tracker, "raced")["champion"] == 2
+    client_of(tracker).set_registered_model_alias("raced", "champion", "3")  # both had read the first's 0.25
+    tracker.judge("raced", checkpoint(0).digest, success=0.25, panel=PANEL)
+    assert aliases(tracker, "raced")["champion"] == 2
 
 
 def test_a_checkpoint_that_is_no_version_is_left_alone(tracker: MlflowTracker) -> None:

@@ -18,7 +18,7 @@ from pivotopd.engine_section import EngineSection
 from pivotopd.errors import TeacherError
 from pivotopd.services.attach import connect
 from pivotopd.teacher_section import EndpointSection
-from pivotopd.tracking import tracking_uri
+from pivotopd.tracking import tracking_uri, without_password
 
 ANSWER_S: Final = 10.0
 _TEACHER: Final = "teacher"
@@ -38,7 +38,7 @@ def _tracked(uri: str) -> str:
         return _database(Path(uri.removeprefix("sqlite:///")))
     if uri.startswith("http"):
         return _healthy(f"{uri.rstrip('/')}/health")
-    return f"{uri}: not a server or a sqlite file, so not looked at"
+    return f"{without_password(uri)}: not a server or a sqlite file, so not looked at"
 
 
 def _database(file: Path) -> str:
@@ -55,13 +55,14 @@ def _database(file: Path) -> str:
 
 
 def _healthy(address: str) -> str:
+    shown = without_password(address)
     try:
         answer = httpx.get(address, timeout=ANSWER_S)
     except httpx.HTTPError as error:
-        raise ConnectionError(f"{address} does not answer: {error}") from error
+        raise ConnectionError(f"{shown} does not answer: {error}") from error
     if answer.status_code != httpx.codes.OK:
-        raise ConnectionError(f"{address} answers {answer.status_code}")
-    return f"{address} answers"
+        raise ConnectionError(f"{shown} answers {answer.status_code}")
+    return f"{shown} answers"
 
 
 def prefect(api_url: str | None) -> Iterator[Finding]:

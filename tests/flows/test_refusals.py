@@ -106,11 +106,12 @@ def test_an_experiment_file_is_explained_in_its_own_words(
         assert foreign not in said
 
 
+@pytest.mark.parametrize("other", ["--report-only", "--from-tracking"])
 def test_a_comparison_is_listed_or_reported_not_both(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli("compare", written(tmp_path, ""), "--dry-run", "--report-only") == 2
-    assert "give one of the two" in capsys.readouterr().err
+    assert cli("compare", written(tmp_path, ""), "--dry-run", other) == 2
+    assert "give one of them" in capsys.readouterr().err
 
 
 def test_a_report_of_nothing_is_refused(

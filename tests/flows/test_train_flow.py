@@ -222,7 +222,8 @@ def test_an_evaluation_afterwards_leaves_the_training_s_run_alone(
 
     client, found = runs
     (before,) = [one for one in found if one.info.run_name == "small"]
-    digest = evaluate(f"{roots[0]}/small", None, ["environment.generated.seed=10"])["evaluation"]
+    overrides = ["environment.generated.seed=10", "tracking.model=true"]
+    digest = evaluate(f"{roots[0]}/small", None, overrides)["evaluation"]
     after = client.get_run(before.info.run_id)
     assert after.data.tags == before.data.tags
     assert after.data.metrics == before.data.metrics
@@ -233,6 +234,16 @@ def test_an_evaluation_afterwards_leaves_the_training_s_run_alone(
     assert own.info.status == "FINISHED"
     assert own.data.tags["data_valid"] != before.data.tags["data_valid"]
     assert "evaluate/success" in own.data.metrics
+    model = client.get_registered_model("pivotopd-alfworld-pretrained")
+    assert {name: str(version) for name, version in model.aliases.items()} == {
+        "candidate": "1",
+        "champion": "1",
+    }
+    (version,) = client.search_model_versions(f"name = '{model.name}'")
+    assert version.run_id == own.info.run_id
+    assert (Path(version.source) / "config.json").is_file()
+    (judged,) = [tag for tag in version.tags if tag.startswith("pivotopd.success.")]
+    assert float(version.tags[judged]) == own.data.metrics["evaluate/success"]
 
 
 def test_evaluations_are_child_runs(runs: tuple[Any, list[Any]]) -> None:
