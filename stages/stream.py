@@ -51,9 +51,9 @@ class Share(Work):
         """Return the whole's."""
         return self._whole.engine(source)
 
-    def keep(self, name: str, load: Callable[[], Kept]) -> Kept:
+    def keep(self, name: str, load: Callable[[], Kept], *, attached: bool = False) -> Kept:
         """Let the whole keep it."""
-        return self._whole.keep(name, load)
+        return self._whole.keep(name, load, attached=attached)
 
     @property
     def parity_metrics(self) -> dict[str, float]:
