@@ -66,7 +66,8 @@ def _env(one: Outcome) -> float:
 def _engine(one: Outcome) -> float:
     counts = one.counts
     generated = counts.prompt_tokens - counts.cached_prompt_tokens + counts.generated_tokens
-    return generated + counts.scored_context_tokens + counts.scored_tokens
+    scored = counts.scored_context_tokens - counts.shared_context_tokens + counts.scored_tokens
+    return generated + scored
 
 
 def _learner(one: Outcome) -> float:

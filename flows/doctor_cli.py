@@ -81,6 +81,7 @@ def checks_of(arguments: list[str]) -> list[Check]:
             Check("student", partial(storage.student_folder, config)),
             Check("teacher", partial(services.teacher, config)),
             Check("policy servers", partial(services.policy_servers, config)),
+            Check("teacher servers", partial(services.teacher_servers, config)),
             Check("games", partial(games.configured, config), IMPORT_S),
             Check("clusters", partial(platforms.platforms, config)),
         ]
@@ -88,10 +89,11 @@ def checks_of(arguments: list[str]) -> list[Check]:
 
 
 def _runs_vllm(config: RunConfig) -> bool:
-    """Say whether the run itself starts vLLM: for its teacher, or for a student without policy servers."""
+    """Say whether the run itself starts vLLM: for a student or a teacher that no server holds."""
     from pivotopd.teacher_section import LocalSection
 
-    teaches = isinstance(config.teacher, LocalSection) and config.teacher.engine == "vllm"
+    section = config.teacher
+    teaches = isinstance(section, LocalSection) and section.engine == "vllm" and not section.urls
     return teaches or (config.engine.kind == "vllm" and not config.engine.urls)
 
 

@@ -40,7 +40,7 @@ class Cost:
         """
         one = self.counts
         generated = one.prompt_tokens - one.cached_prompt_tokens + one.generated_tokens - one.prompts
-        scored = one.scored_context_tokens + one.scored_tokens
+        scored = one.scored_context_tokens - one.shared_context_tokens + one.scored_tokens
         return generated + scored + one.idle_tokens + one.padded_tokens
 
     @property

@@ -16,7 +16,7 @@ CUTTING: Final = frozenset(
 """Ways to sample that cut or bend the distribution: log-probabilities would not be those of the draws."""
 
 
-def _server_urls(urls: list[str]) -> list[str]:
+def server_urls(urls: list[str]) -> list[str]:
     """Refuse what cannot be the addresses of different servers."""
     for url in urls:
         if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
@@ -54,7 +54,7 @@ class EngineSection(Section):
     parity_bound_nats: Positive | None = None
     """Largest difference of a token's; null is 0.01 (float32) or 0.5 (bfloat16); beyond it the run stops."""
 
-    urls: Annotated[list[str], AfterValidator(_server_urls)] = Field(default_factory=list)
+    urls: Annotated[list[str], AfterValidator(server_urls)] = Field(default_factory=list)
     """Addresses of policy servers (`pivotopd serve policy`) that generate; none: an engine of the run."""
 
     @property

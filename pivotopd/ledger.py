@@ -36,6 +36,9 @@ class Counts:
     rounds: int = _count("engine", "batches of prompts that an engine was given", varies=True)
     scored_rows: int = _count("engine", "responses scored")
     scored_context_tokens: int = _count("engine", "tokens of the prompts that they were scored under")
+    shared_context_tokens: int = _count(
+        "engine", "of these, not computed again: prompts that begin alike share it", varies=True
+    )
     scored_tokens: int = _count("engine", "response tokens scored")
     padded_tokens: int = _count("engine", "padding computed in prefill and scoring", varies=True)
 

@@ -1,4 +1,4 @@
-"""A model folder as the teacher: can it be asked, before any work; and loading it, once a process."""
+"""A model folder as the teacher: can it be asked, before any work; loading it, or finding who holds it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pivotopd.errors import ArtifactError, ConfigError
+from pivotopd.models.base import PolicyEngine
 from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
 from pivotopd.models.devices import compute_device
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.models.vllm_engine import VllmEngine, check_vllm
+from pivotopd.services.attach import attach_teacher
 from pivotopd.teacher.model_chat import Speaker
 from pivotopd.teacher_section import LocalSection
 
@@ -19,7 +21,7 @@ _KEY = "teacher.path"
 
 @dataclass(frozen=True, slots=True)
 class LocalTeacher:
-    """A loaded teacher.
+    """A teacher that can be asked.
 
     Attributes:
         speaker: Answers.
@@ -54,35 +56,51 @@ def check_local_teacher(section: LocalSection) -> Path:
 
 
 def check_engine(section: LocalSection) -> None:
-    """Refuse an engine that is not installed here.
+    """Refuse an engine that is not installed here, where it is to run here.
 
     Raises:
         ConfigError: It is not.
     """
-    if section.engine == "vllm":
+    if section.engine == "vllm" and not section.urls:
         check_vllm(where="teacher.engine")
 
 
 def load_local_teacher(section: LocalSection, digest: str, *, token_budget: int) -> LocalTeacher:
-    """Load the teacher's model.
+    """Load the teacher's model, or attach to the servers that hold it.
 
     Args:
         section: The teacher's section.
         digest: Digest of the folder's content, which names the teacher wherever the folder lies.
-        token_budget: Most positions of one forward pass of a prompt.
+        token_budget: Most positions of one forward pass of a prompt, in this process.
 
     Raises:
         ArtifactError: The folder or a part of it is missing or damaged.
         ConfigError: The engine is not installed or cannot run the model, or its chat template gives no
             reproducible prompts.
+        EngineFault: A server cannot be reached, or what answers is not this teacher.
     """
-    folder, name = check_local_teacher(section), f"local {digest[:12]}"
+    folder = check_local_teacher(section)
+    codec = read_text_side(folder).codec
+    if section.urls:
+        engine = attach_teacher(section, digest)
+    else:
+        engine = start_teacher(section, digest, token_budget=token_budget)
+    return LocalTeacher(Speaker(engine, codec, f"local {digest[:12]}", str(folder)), engine.close)
+
+
+def start_teacher(section: LocalSection, digest: str, *, token_budget: int) -> PolicyEngine:
+    """Start the teacher's engine in this process, whatever addresses its section has.
+
+    Raises:
+        ArtifactError: The folder or a part of it is missing or damaged.
+        ConfigError: The engine is not installed or cannot run the model.
+    """
+    folder = check_local_teacher(section)
     if section.engine == "vllm":
-        check_engine(section)
-        text = read_text_side(folder)
-        engine = VllmEngine(
+        check_vllm(where="teacher.engine")
+        return VllmEngine(
             folder,
-            text.stop_ids,
+            read_text_side(folder).stop_ids,
             dtype=section.dtype,
             max_tokens=section.prompt_tokens + section.reply_tokens,
             concurrency=section.concurrency,
@@ -90,8 +108,6 @@ def load_local_teacher(section: LocalSection, digest: str, *, token_budget: int)
             policy=digest,
             section="teacher",
         )
-        return LocalTeacher(Speaker(engine, text.codec, name, str(folder)), engine.close)
     policy = load_policy(folder, section.dtype)
     policy.model.to(compute_device())
-    generator = TransformersEngine(policy, token_budget, max_batch=section.concurrency)
-    return LocalTeacher(Speaker(generator, policy.codec, name, str(folder)), lambda: None)
+    return TransformersEngine(policy, token_budget, section.concurrency, digest)

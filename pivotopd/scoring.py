@@ -1,7 +1,8 @@
 """Signals: every response scored by the frozen student, with and without privileged text.
 
 Paper Eq. 4; see docs/method.md, Scoring. All of it runs before the first optimizer step, with the weights
-that played: they are the frozen self-teacher. Both terms of a log-ratio come from the same engine.
+that played: they are the frozen self-teacher. Both terms of a log-ratio come from the same engine, in one
+call where it can be: prompts with and without privileged text begin alike, and the engine may use that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pivotopd.models.base import Nats, Scorer, ScoreRequest, TokenDistributions
 from pivotopd.records import Distribution, Label, Lesson, Signal, Turn
 
 _Episodes = Mapping[str, Sequence[Turn]]
+_Prompts = Mapping[int, Sequence[int] | None]
+"""Index of a row to its prompt with privileged text; None where that is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +88,22 @@ class Signaller:
         gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
         told = {one.episode: one.lesson for one in lessons if one.lesson}
         asked = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
-        plain = self.policy.score(asked)
-        reference = plain if self.reference is self.policy else self.reference.score(asked)
         episodes = _rollouts_by_episode(rows)
-        hinted = self._hinted(rows, episodes, gold)
         taught = told if self.needs.lesson else {}
         shown = _peers(episodes, winners) if self.needs.peer else {}
-        lesson = self._privileged(rows, episodes, lambda row: taught.get(row.episode))
-        peer = self._privileged(rows, episodes, lambda row: shown.get(row.episode))
-        skill = self._skilled(rows, episodes, skills if self.needs.skill else {})
+        skilled = self._skilled(rows, episodes, skills if self.needs.skill else {})
         if self.needs.routed_skill:
-            skill = self._routed(rows, episodes, lessons)
+            skilled = self._routed(rows, episodes, lessons)
+        plain, (hinted, lesson, peer, skill) = self._scored(
+            asked,
+            [
+                self._hinted(rows, episodes, gold),
+                self._privileged(rows, episodes, lambda row: taught.get(row.episode)),
+                self._privileged(rows, episodes, lambda row: shown.get(row.episode)),
+                skilled,
+            ],
+        )
+        reference = plain if self.reference is self.policy else self.reference.score(asked)
         teacher = self._by_larger(rows)
         signals = [
             Signal(
@@ -149,8 +157,8 @@ class Signaller:
 
     def _hinted(
         self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
-    ) -> _Found:
-        """Score recovery rows under their own hint and pivotal rollout rows under the gold hint."""
+    ) -> _Prompts:
+        """Return recovery rows' prompts with their own hint and pivotal rollout rows' with the gold hint."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             action = gold.get((row.episode, row.turn))
@@ -158,33 +166,33 @@ class Signaller:
                 prompts[index] = _with_hint(row)
             elif self.needs.gold_hint and action is not None:
                 prompts[index] = self.prompter.hinted(self._plain(row, episodes), hint=action)
-        return self._scored(rows, prompts)
+        return prompts
 
     def _privileged(
         self, rows: Sequence[Turn], episodes: _Episodes, text_of: Callable[[Turn], str | None]
-    ) -> _Found:
-        """Score rollout rows with a text in the place of the lesson; those without one are left out."""
+    ) -> _Prompts:
+        """Return rollout rows' prompts with a text in the place of the lesson, where they have one."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             text = text_of(row) if row.source == "rollout" else None
             if text:
                 prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=text)
-        return self._scored(rows, prompts)
+        return prompts
 
     def _skilled(
         self, rows: Sequence[Turn], episodes: _Episodes, skills: Mapping[str, tuple[str, ...]]
-    ) -> _Found:
-        """Score rollout rows with skills in front of the task; an episode without any is left out."""
+    ) -> _Prompts:
+        """Return rollout rows' prompts with skills in front of the task, where their episode has any."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             shown = skills.get(row.episode, ()) if row.source == "rollout" else ()
             if shown:
                 prompt = self.prompter.skilled(self._plain(row, episodes), shown)
                 prompts[index] = None if prompt is None else prompt.ids
-        return self._scored(rows, prompts)
+        return prompts
 
-    def _routed(self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]) -> _Found:
-        """Score rollout rows under the turn's skill at a hint's place, else the episode's at a lesson's."""
+    def _routed(self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]) -> _Prompts:
+        """Return rollout rows' prompts with the turn's skill as a hint, else the episode's as a lesson."""
         whole = {one.episode: one.lesson for one in lessons}
         steps = {
             (one.episode, turn): text
@@ -197,24 +205,38 @@ class Signaller:
             if row.source == "rollout" and (step or lesson):
                 plain = self._plain(row, episodes)
                 prompts[index] = self.prompter.hinted(plain, hint=step, lesson=None if step else lesson)
-        return self._scored(rows, prompts)
+        return prompts
 
     def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:
         """Rebuild a rollout row's own prompt: else both scores would differ by more than the hint."""
         return self.prompter.rebuilt(episodes[row.episode], row.turn)
 
-    def _scored(self, rows: Sequence[Turn], prompts: Mapping[int, Sequence[int] | None]) -> _Found:
-        """Score rows under other prompts, with distributions where the method needs them."""
-        fitting = {index: ids for index, ids in prompts.items() if ids is not None}
-        requests = [ScoreRequest(ids, rows[index].response_ids) for index, ids in fitting.items()]
-        found, width = _Found(len(prompts) - len(fitting)), self.needs.target_tokens
-        if requests and width:
-            scores = self.policy.score_distributions(requests, None if width == "all" else width)
-            for index, (nats, distributions) in zip(fitting, scores, strict=True):
-                found.nats[index], found.distributions[index] = nats, distributions
-        elif requests:
-            found.nats.update(zip(fitting, self.policy.score(requests), strict=True))
-        return found
+    def _scored(
+        self, asked: Sequence[ScoreRequest], texts: Sequence[_Prompts]
+    ) -> tuple[list[Nats], list[_Found]]:
+        """Score rows under their own prompts and under others, these with distributions where needed.
+
+        Args:
+            asked: The rows under their own prompts.
+            texts: By kind of privileged text, prompts of some of these rows.
+        """
+        found = [_Found(sum(ids is None for ids in one.values())) for one in texts]
+        fitting = [
+            (kind, row, ScoreRequest(ids, asked[row].response_ids))
+            for kind, one in zip(found, texts, strict=True)
+            for row, ids in one.items()
+            if ids is not None
+        ]
+        others, width = [request for _, _, request in fitting], self.needs.target_tokens
+        if not (others and width):
+            scores = self.policy.score([*asked, *others])
+            for (kind, row, _), nats in zip(fitting, scores[len(asked) :], strict=True):
+                kind.nats[row] = nats
+            return scores[: len(asked)], found
+        held = self.policy.score_distributions(others, None if width == "all" else width)
+        for (kind, row, _), (nats, distributions) in zip(fitting, held, strict=True):
+            kind.nats[row], kind.distributions[row] = nats, distributions
+        return self.policy.score(asked), found
 
 
 @dataclass(frozen=True, slots=True)

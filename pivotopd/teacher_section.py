@@ -9,8 +9,9 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 
+from pivotopd.engine_section import server_urls
 from pivotopd.section import Count, NonNegative, Positive, Section
 
 
@@ -99,9 +100,9 @@ class SelfSection(Section):
 
 
 class LocalSection(Section):
-    """A language model in a local folder, loaded in this process, labels episodes."""
+    """A language model in a local folder, loaded in this process or served, labels episodes."""
 
-    RUNNING: ClassVar[frozenset[str]] = frozenset({"path", "concurrency", "gpu_memory_share"})
+    RUNNING: ClassVar[frozenset[str]] = frozenset({"path", "concurrency", "gpu_memory_share", "urls"})
     """Keys that say where the model lies and how it is run; its content is an input of what it answers."""
 
     kind: Literal["local"] = "local"
@@ -124,6 +125,8 @@ class LocalSection(Section):
     """Replies written at once; memory grows with it."""
     gpu_memory_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of the GPU's memory that vLLM reserves, beside the student."""
+    urls: Annotated[list[str], AfterValidator(server_urls)] = Field(default_factory=list)
+    """Addresses of servers (`pivotopd serve teacher`) that hold it; none: it is loaded in this process."""
 
 
 def _teacher_tag(value: Any) -> str | None:

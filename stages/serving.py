@@ -1,4 +1,4 @@
-"""Which policy a server begins with, and with which settings it runs."""
+"""Which policy a server begins with, which teacher one holds, and with which settings they run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from pathlib import Path
 
 from pivotopd.artifacts import RunLayout, content_folder
 from pivotopd.config import RunConfig
-from pivotopd.config_files import load_config
+from pivotopd.config_files import apply_overrides, load_config
 from pivotopd.errors import ArtifactError, ConfigError
+from pivotopd.local_teacher import start_teacher
 from pivotopd.models.checkpoint import load_policy
 from pivotopd.models.devices import compute_device
 from pivotopd.models.engines import start_vllm, vllm_runs
 from pivotopd.models.transformers_engine import TransformersEngine
-from pivotopd.services.server import PolicyServer
+from pivotopd.services.server import EngineServer
+from pivotopd.teacher_section import LocalSection
 from pivotopd.threads import set_threads
 from stages.plan import Plan
-from stages.runs import named, rerun, updates_done
+from stages.runs import find_run, named, rerun, updates_done
 from stages.work import longest_tokens
 
 
@@ -36,7 +38,7 @@ class ServedPolicy:
     folder: Path
     digest: str
 
-    def start(self) -> PolicyServer:
+    def start(self) -> EngineServer:
         """Start the engine that the settings ask for, and return its server.
 
         Raises:
@@ -48,12 +50,39 @@ class ServedPolicy:
         if vllm_runs(config.engine, self.folder):
             tokens = longest_tokens(config)
             vllm = start_vllm(config.engine, self.folder, self.digest, dtype=dtype, max_tokens=tokens)
-            return PolicyServer(vllm, "vllm", dtype)
+            return EngineServer(vllm, "vllm", dtype)
         policy = load_policy(self.folder, dtype)
         policy.model.to(compute_device())
         rows = config.rollout.batch_episodes
         engine = TransformersEngine(policy, config.update.micro_batch_tokens, rows, self.digest)
-        return PolicyServer(engine, "transformers", dtype)
+        return EngineServer(engine, "transformers", dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTeacher:
+    """A teacher to serve.
+
+    Attributes:
+        config: Settings.
+        section: The teacher's; its addresses of servers are not used.
+        digest: Digest of its folder's content, as a run names it.
+    """
+
+    config: RunConfig
+    section: LocalSection
+    digest: str
+
+    def start(self) -> EngineServer:
+        """Start the engine that the settings ask for, and return its server.
+
+        Raises:
+            ConfigError: The engine is not installed or cannot run the model with these settings.
+            ArtifactError: The folder is damaged.
+        """
+        set_threads(self.config.threads)
+        budget = self.config.update.micro_batch_tokens
+        engine = start_teacher(self.section, self.digest, token_budget=budget)
+        return EngineServer(engine, self.section.engine, self.section.dtype, "teacher")
 
 
 def served_policy(
@@ -75,12 +104,10 @@ def served_policy(
     if (folder / "config.json").is_file():
         if iteration:
             raise ConfigError("a model folder has no iterations", where="--iteration", mend="leave it out")
-        path = json.dumps(str(folder.resolve()))  # quoted as YAML reads it
-        config = named(load_config(file, [*overrides, "student.kind=pretrained", f"student.path={path}"]))
+        config = _with_folder(file, overrides, "student.kind=pretrained", "student.path", folder)
         source = Plan(config, RunLayout(config.root, config.name or "")).pretrained
         return ServedPolicy(config, folder, source.digest)
-    if file is not None:
-        raise ConfigError("a run has its own settings", where="--config", mend="leave it out")
+    _refuse_file(file)
     work, plan = rerun(subject, "evaluate", None, overrides)
     finished = updates_done(work, plan)
     chosen = finished if iteration is None else iteration
@@ -92,3 +119,45 @@ def served_policy(
         )
     source = plan.policy(chosen)
     return ServedPolicy(work.config, work.policy_folder(source), source.digest)
+
+
+def served_teacher(subject: str, file: str | None, overrides: Sequence[str]) -> ServedTeacher:
+    """Return a model folder as a teacher, or the local teacher of a run.
+
+    Args:
+        subject: Model folder, or address of a run.
+        file: Configuration for a model folder; None takes the defaults.
+        overrides: Settings that differ.
+
+    Raises:
+        ArtifactError: There is neither.
+        ConfigError: A setting is not acceptable, the run's teacher is no model folder, or its longest prompt
+            and reply do not fit the model.
+    """
+    folder = content_folder(Path(subject))
+    if (folder / "config.json").is_file():
+        config = _with_folder(file, overrides, "teacher.kind=local", "teacher.path", folder)
+    else:
+        _refuse_file(file)
+        found, layout = find_run(subject)
+        config = apply_overrides(found, overrides).model_copy(update={"name": layout.run})
+    section = config.teacher
+    if not isinstance(section, LocalSection):
+        raise ConfigError(
+            f"the run's teacher is of kind {section.kind}, which is no model in a folder",
+            where=subject,
+            mend="give the teacher's model folder, and --config with the run's settings",
+        )
+    source = Plan(config, RunLayout(config.root, config.name or "")).teacher_inputs["teacher"]
+    return ServedTeacher(config, section, source.digest)
+
+
+def _with_folder(file: str | None, overrides: Sequence[str], kind: str, key: str, folder: Path) -> RunConfig:
+    """Return settings with a model folder at a key, whatever they had there."""
+    path = json.dumps(str(folder.resolve()))  # quoted as YAML reads it
+    return named(load_config(file, [*overrides, kind, f"{key}={path}"]))
+
+
+def _refuse_file(file: str | None) -> None:
+    if file is not None:
+        raise ConfigError("a run has its own settings", where="--config", mend="leave it out")

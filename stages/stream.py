@@ -51,9 +51,9 @@ class Share(Work):
         """Return the whole's."""
         return self._whole.engine(source)
 
-    def keep(self, name: str, load: Callable[[], Kept]) -> Kept:
+    def keep(self, name: str, load: Callable[[], Kept], *, attached: bool = False) -> Kept:
         """Let the whole keep it."""
-        return self._whole.keep(name, load)
+        return self._whole.keep(name, load, attached=attached)
 
     @property
     def parity_metrics(self) -> dict[str, float]:
@@ -74,7 +74,8 @@ class Share(Work):
 def can_stream(config: RunConfig) -> bool:
     """Tell whether an iteration's stages may run at once.
 
-    A teacher that speaks through a model of this process has it to itself, and works after the rollout.
+    A teacher that is a model of ours, in this process or served, works after the rollout: its batches decide
+    the last bits of what it draws from.
     """
     return config.streaming != "none" and isinstance(config.teacher, OracleSection | EndpointSection)
 

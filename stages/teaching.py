@@ -13,7 +13,7 @@ from stages.work import Job, Work
 
 
 def teacher_of(work: Work, job: Job) -> Teacher:
-    """Return the configured teacher; its model is one of the job's inputs where it runs in this process."""
+    """Return the configured teacher; a model in a folder is one of the job's inputs, wherever it runs."""
     return make_teacher(work.config, work.environment, _speaker(work, job))
 
 
@@ -25,5 +25,5 @@ def _speaker(work: Work, job: Job) -> Speaker | None:
     if isinstance(section, LocalSection):
         digest, budget = job.inputs["teacher"].digest, work.config.update.micro_batch_tokens
         load = partial(load_local_teacher, section, digest, token_budget=budget)
-        return work.keep(f"teacher {digest}", load).speaker
+        return work.keep(f"teacher {digest}", load, attached=bool(section.urls)).speaker
     return None

@@ -134,11 +134,18 @@ class Work:
         while self._kept:
             self._kept.popitem()[1].close()
 
-    def keep(self, name: str, load: Callable[[], Kept]) -> Kept:
-        """Return an engine kept under a name until the process has done its share; load it at most once."""
+    def keep(self, name: str, load: Callable[[], Kept], *, attached: bool = False) -> Kept:
+        """Return an engine kept under a name until the process has done its share; load it at most once.
+
+        Args:
+            name: Its name.
+            load: Starts it, or attaches to one that runs.
+            attached: It was started elsewhere.
+        """
         if name not in self._kept:
             self._kept[name] = load()
-            self.count(Counts(model_loads=1, engine_starts=1))
+            if not attached:
+                self.count(Counts(model_loads=1, engine_starts=1))
         return cast("Kept", self._kept[name])
 
     def hold(self, name: str, thing: Closable) -> None:

@@ -1,4 +1,4 @@
-"""Policy servers that tests start as a person does: ``pivotopd serve policy``, in processes of their own."""
+"""Servers that tests start as a person does: ``pivotopd serve policy|teacher``, in processes of their own."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from tests.flows.runs import environment_of, source
 
 @dataclass
 class ServerProcess:
-    """A server of a policy.
+    """A server of a policy or a teacher.
 
     Args:
         subject: Model folder or run.
         home: Folder for what its libraries keep.
         overrides: Settings.
+        role: What it serves.
     """
 
     subject: str
     home: Path
     overrides: tuple[str, ...] = ()
+    role: str = "policy"
     url: str = ""
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
             [
-                sys.executable, "-m", "flows.cli", "serve", "policy", self.subject, "--port", "0",
+                sys.executable, "-m", "flows.cli", "serve", self.role, self.subject, "--port", "0",
                 *self.overrides,
             ],
             cwd=source(),

@@ -26,8 +26,8 @@ PLAYED = Counts(
     prompts=2, prompt_tokens=20, cached_prompt_tokens=5, generated_tokens=8, idle_tokens=1, padded_tokens=3
 )
 LEARNED = Counts(
-    scored_context_tokens=20, scored_tokens=8, padded_tokens=4, training_input_tokens=30,
-    training_padding_tokens=10, bytes_written=100,
+    scored_context_tokens=26, shared_context_tokens=6, scored_tokens=8, padded_tokens=4,
+    training_input_tokens=30, training_padding_tokens=10, bytes_written=100,
 )  # fmt: skip
 
 
@@ -59,6 +59,7 @@ def test_shares_are_of_what_was_computed() -> None:
     assert bill.stages["rollout"].engine_positions == 15 + 6 + 1 + 3
     assert bill.stages["rollout"].engine_waste_share == pytest.approx(4 / 25)
     assert bill.stages["rollout"].training_padding_share is None, "nothing was trained"
+    # scoring 26 - 6 + 8, padding 4
     assert bill.stages["update"].engine_waste_share == pytest.approx(4 / 32)
     assert bill.stages["update"].training_padding_share == pytest.approx(10 / 40)
 

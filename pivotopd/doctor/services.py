@@ -1,4 +1,4 @@
-"""Servers that a run talks to: MLflow, Prefect, a teacher behind an endpoint, policy servers."""
+"""Servers that a run talks to: MLflow, Prefect, a teacher behind an endpoint, policy and teacher servers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pivotopd.config import RunConfig
 from pivotopd.doctor.finding import Finding, finding_of
 from pivotopd.engine_section import EngineSection
 from pivotopd.errors import TeacherError
-from pivotopd.services.attach import connect
-from pivotopd.teacher_section import EndpointSection
+from pivotopd.services.attach import connect, connect_teacher
+from pivotopd.services.client import RemoteEngine
+from pivotopd.teacher_section import EndpointSection, LocalSection
 from pivotopd.tracking import tracking_uri, without_password
 
 ANSWER_S: Final = 10.0
@@ -101,8 +102,28 @@ def policy_servers(config: RunConfig) -> Iterator[Finding]:
 
 
 def _policy_server(url: str, section: EngineSection, dtype: str) -> str:
-    with closing(connect(section, url, dtype=dtype)) as engine:
-        return f"{engine.health.kind}, {engine.health.dtype}, policy {engine.policy[:12]}"
+    return _held(connect(section, url, dtype=dtype))
+
+
+def teacher_servers(config: RunConfig) -> Iterator[Finding]:
+    """Yield for each address of ``teacher.urls`` whether a server answers that replies as the run wants.
+
+    Which teacher it holds is told, and not compared: to name the run's, all of its weights must be read.
+    """
+    section = config.teacher
+    if isinstance(section, LocalSection):
+        for url in section.urls:
+            answers = partial(_teacher_server, url, section)
+            yield finding_of(f"teacher server {url}", answers, "start it: `pivotopd serve teacher`")
+
+
+def _teacher_server(url: str, section: LocalSection) -> str:
+    return _held(connect_teacher(section, url))
+
+
+def _held(engine: RemoteEngine) -> str:
+    with closing(engine):
+        return f"{engine.health.kind}, {engine.health.dtype}, {engine.health.role} {engine.policy[:12]}"
 
 
 def _serving(section: EndpointSection) -> str:

@@ -6,6 +6,7 @@ Registered with transformers under :data:`NAME`.
 - Packed rows lie in one sequence. What every model hands to its attention is the mask, so the rows' ends
   travel in its place (:func:`packed_mask`): each row is then attended to by itself, causally, by the fastest
   kernel of the device. Nothing of the size (L, L) is made, and no flop is spent between rows.
+- Rows that share a stem (:mod:`pivotopd.models.prefixes`): the rest of each sees the stem, then itself.
 """
 
 from __future__ import annotations
@@ -37,16 +38,26 @@ def use_grouped_steps(model: PreTrainedModel) -> None:
         model.set_attn_implementation(NAME)
 
 
-def packed_mask(row_ends: Sequence[int]) -> Tensor:
+def packed_mask(row_ends: Sequence[int], stems: Sequence[tuple[int, int]] | None = None) -> Tensor:
     """Return what to give a model as mask for packed rows.
 
-    It has four axes, (1, 1, 1, rows), because transformers leaves such a mask as it is; and it stays in main
-    memory, so that no layer waits for the device to read it.
+    It has four axes, (1, 1, 1 or 3, rows), because transformers leaves such a mask as it is; and it stays in
+    main memory, so that no layer waits for the device to read it.
 
     Args:
         row_ends: Each row's end in the sequence, ascending.
+        stems: Where what each row goes on from lies in the sequence; an empty place for none.
     """
-    return torch.tensor(row_ends, dtype=_ENDS)[None, None, None, :]
+    lines = [row_ends] if stems is None else [row_ends, *zip(*stems, strict=True)]
+    return torch.tensor(lines, dtype=_ENDS)[None, None]
+
+
+def can_branch(model: PreTrainedModel) -> bool:
+    """Tell whether rows may share a stem: attention is ours, and each layer sees all that came before."""
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    whole = kinds == {"full_attention"} and getattr(config, "sliding_window", None) is None
+    return config._attn_implementation == NAME and whole
 
 
 def check_packs(model: PreTrainedModel) -> None:
@@ -80,13 +91,19 @@ def grouped_sdpa(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: PLC0415 - heavy
 
     if attention_mask is not None and attention_mask.dtype == _ENDS:
-        ends = attention_mask.flatten().tolist()
+        ends, *stems = attention_mask[0, 0].tolist()
         sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
         rows = zip(*(torch.split(one, sizes, dim=2) for one in (query, key, value)), strict=True)
-        done = [
-            sdpa_attention_forward(module, *row, None, scaling=scaling, **{**kwargs, "is_causal": True})[0]
-            for row in rows
-        ]
+        places = zip(*stems, strict=True) if stems else [(0, 0)] * len(ends)
+        done = []
+        for row, (first, last) in zip(rows, places, strict=True):
+            mask, seen = None, row
+            if last > first:
+                mask = _after_stem(row[0], last - first)
+                before = (one[:, :, first:last] for one in (key, value))
+                seen = (row[0], *(torch.cat(both, dim=2) for both in zip(before, row[1:], strict=True)))
+            settings = {**kwargs, "is_causal": mask is None}
+            done.append(sdpa_attention_forward(module, *seen, mask, scaling=scaling, **settings)[0])
         return torch.cat(done, dim=1), None
     batch, heads, length, size = query.shape
     groups = heads // key.shape[1]
@@ -100,3 +117,9 @@ def grouped_sdpa(
         grouped, key, value, attn_mask=attention_mask, scale=scaling
     )
     return output.reshape(batch, 1, heads, output.shape[-1]), None
+
+
+def _after_stem(query: Tensor, stem: int) -> Tensor:
+    """Return the (L, stem + L) mask of a rest: True for the stem and for what is not later in the rest."""
+    length = query.shape[2]
+    return torch.ones((length, stem + length), dtype=torch.bool, device=query.device).tril_(stem)

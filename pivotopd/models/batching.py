@@ -47,7 +47,10 @@ class TokenBatch:
         targets: (N,) int64, the response tokens.
         rows: Index of each row in the sequence that was batched.
         response_lengths: Response tokens of each row; their sum is N.
-        row_ends: For a packed batch, where B is 1 and L the tokens of all rows: each row's end in L.
+        row_ends: For a packed batch, where B is 1 and L the tokens of all rows: each row's end in L; where
+            rows share stems, the end of each stem and of each row's rest.
+        stems: For each of these ends where its stem lies in L, (0, 0) where it has none; None where no row
+            has one.
     """
 
     input_ids: Tensor
@@ -58,6 +61,7 @@ class TokenBatch:
     rows: tuple[int, ...]
     response_lengths: tuple[int, ...]
     row_ends: tuple[int, ...] | None = None
+    stems: tuple[tuple[int, int], ...] | None = None
 
     @property
     def computed_tokens(self) -> int:
@@ -80,6 +84,7 @@ class TokenBatch:
             self.rows,
             self.response_lengths,
             self.row_ends,
+            self.stems,
         )
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
@@ -176,7 +181,9 @@ def _laid_out(
     return input_ids, np.concatenate(positions), np.concatenate(targets)
 
 
-def micro_batches(rows: Sequence[Row], token_budget: int, *, packed: bool = False) -> list[TokenBatch]:
+def micro_batches(
+    rows: Sequence[Row], token_budget: int, *, packed: bool = False, indices: Sequence[int] | None = None
+) -> list[TokenBatch]:
     """Put rows, sorted by total length, into batches of at most ``token_budget`` positions.
 
     Padding counts towards the budget. A single row longer than the budget is a batch of its own, and is
@@ -186,6 +193,7 @@ def micro_batches(rows: Sequence[Row], token_budget: int, *, packed: bool = Fals
         rows: Rows with prompt and response ids.
         token_budget: Most positions (B*L) of a batch.
         packed: Without padding, instead of right-padded.
+        indices: The rows that are wanted; of equal length the first ones come first. None for all.
 
     Raises:
         ConfigError: The budget is below 1.
@@ -198,7 +206,7 @@ def micro_batches(rows: Sequence[Row], token_budget: int, *, packed: bool = Fals
     batches: list[TokenBatch] = []
     group: list[int] = []
     used = 0
-    for index in sorted(range(len(rows)), key=lambda index: (lengths[index], index)):
+    for index in sorted(range(len(rows)) if indices is None else indices, key=lambda index: lengths[index]):
         # Lengths ascend, so the new row would be the longest of a padded group.
         needed = used + lengths[index] if packed else (len(group) + 1) * lengths[index]
         if group and needed > token_budget:

@@ -173,7 +173,7 @@ def body_states(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
     mask = None
     if batch.row_ends is not None:
         check_packs(model)
-        mask = packed_mask(batch.row_ends)
+        mask = packed_mask(batch.row_ends, batch.stems)
     output = model.base_model(
         input_ids=batch.input_ids,
         attention_mask=mask,

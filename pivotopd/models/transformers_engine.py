@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pivotopd.errors import ConfigError, NumericsError
 from pivotopd.ledger import Counts
-from pivotopd.models.attention import use_grouped_steps
+from pivotopd.models.attention import can_branch, use_grouped_steps
 from pivotopd.models.base import (
     Completion,
     Nats,
@@ -28,6 +28,7 @@ from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import DTYPES, Policy, load_policy
 from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
+from pivotopd.models.prefixes import branch_packs, branches_of
 from pivotopd.models.sampling import draw, uniforms_of
 
 CPU_PASS_TOKENS = 2048
@@ -169,15 +170,23 @@ class TransformersEngine:
         """Return each request's values, the first of which are its tokens' log-probabilities."""
         found: dict[int, tuple[Tensor, ...]] = {}
         with torch.inference_mode():
-            for batch in micro_batches(requests, self._pass_tokens):
+            for batch in self._scoring_batches(requests):
                 values = [one.cpu() for one in of_batch(batch.to(self._device))]
-                self.counts += _scoring_counts(batch)
+                self.counts += _scoring_counts(batch, requests)
                 parts = zip(*(batch.split(one) for one in values), strict=True)
                 for row, part in zip(batch.rows, parts, strict=True):
                     if bool(part[0].isnan().any()):
                         raise NumericsError(f"score request {row} has log-probabilities that are not numbers")
                     found[row] = part
         return [found[index] for index in range(len(requests))]
+
+    def _scoring_batches(self, requests: Sequence[ScoreRequest]) -> list[TokenBatch]:
+        """Return the requests in passes: prompts that begin alike together, all others right-padded."""
+        if not can_branch(self.loaded.model):
+            return micro_batches(requests, self._pass_tokens)
+        found, alone = branches_of(requests, self._pass_tokens)
+        packs = branch_packs(requests, found, self._pass_tokens)
+        return packs + micro_batches(requests, self._pass_tokens, indices=alone)
 
     def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not 0 <= sampling.temperature < float("inf") or sampling.max_tokens < 1:
@@ -282,11 +291,13 @@ class TransformersEngine:
             )
 
 
-def _scoring_counts(batch: TokenBatch) -> Counts:
+def _scoring_counts(batch: TokenBatch, requests: Sequence[ScoreRequest]) -> Counts:
     response, padded = sum(batch.response_lengths), batch.padded_tokens
+    context = sum(len(requests[row].prompt_ids) for row in batch.rows)
     return Counts(
         scored_rows=len(batch.rows),
-        scored_context_tokens=batch.computed_tokens - padded - response,
+        scored_context_tokens=context,
+        shared_context_tokens=context + response + padded - batch.computed_tokens,
         scored_tokens=response,
         padded_tokens=padded,
     )

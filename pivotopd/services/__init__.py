@@ -1,1 +1,1 @@
-"""Policy engines behind addresses: what they say to each other, and over which of them work is spread."""
+"""Engines behind addresses, of policies and teachers: what is said to them, and how work is spread."""

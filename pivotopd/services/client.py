@@ -1,4 +1,4 @@
-"""A policy server as an engine: what it computes is counted here, and every failure names the address."""
+"""A server as an engine: what it computes is counted here, and every failure names the address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ from pivotopd.models.base import (
     generation_counts,
 )
 from pivotopd.services import wire
-from pivotopd.services.protocol import MESSAGE, POLICY_HEADER, PROTOCOL, Failure, Health, Reload
+from pivotopd.services.protocol import (
+    MESSAGE,
+    POLICY_HEADER,
+    PROTOCOL,
+    Failure,
+    Health,
+    Reload,
+    Role,
+    program_of,
+)
 
 _Answer = TypeVar("_Answer")
 TRIES: Final = 4
@@ -39,27 +48,32 @@ _KEEP_ALIVE: Final = [
     ),
 ]
 """A machine that vanished while it computed is noticed within about a minute; an answer may take hours."""
-_MEND: Final = "start it: `pivotopd serve policy`; or take the address out of engine.urls"
+_MENDS: Final[dict[Role, str]] = {
+    "policy": "start it: `pivotopd serve policy`; or take the address out of engine.urls",
+    "teacher": "start it: `pivotopd serve teacher`; or take the address out of teacher.urls",
+}
+"""What to do where nothing answers that is of use."""
 
 
 class RemoteEngine:
-    """The engine of a policy server.
+    """The engine of a server.
 
     Args:
         url: Address of the server, such as http://127.0.0.1:8801.
+        role: What it should serve.
 
     Attributes:
-        policy: Digest of the policy that it should hold; a server that holds another one answers no call.
+        policy: Digest of what it should hold; a server that holds another one answers no call.
         counts: What this client had computed.
         health: What the server said of itself.
 
     Raises:
         ConfigError: The address is no URL.
-        EngineFault: Nothing answers, or not a policy server of this version.
+        EngineFault: Nothing answers, or not such a server of this version.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, role: Role = "policy") -> None:
+        self.url, self._role = url.rstrip("/"), role
         self.counts = Counts()
         transport = httpx.HTTPTransport(socket_options=_KEEP_ALIVE)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
@@ -137,18 +151,21 @@ class RemoteEngine:
             said = _loose_protocol(answer)
             if said is not None and said != PROTOCOL:
                 raise self._of_another_version(f"protocol {said}", f"protocol {PROTOCOL}") from error
-            raise EngineFault(
-                f"what answers is no policy server (status {answer.status_code})", where=self.url, mend=_MEND
-            ) from error
+            raise self._of_no_use(f"no {self._role} server (status {answer.status_code})") from error
         if health.protocol != PROTOCOL:
             raise self._of_another_version(f"protocol {health.protocol}", f"protocol {PROTOCOL}")
         if health.version != __version__:
             raise self._of_another_version(f"version {health.version}", f"version {__version__}")
+        if health.role != self._role:
+            raise self._of_no_use(f"a {health.role} server, not a {self._role} server")
         return health
+
+    def _of_no_use(self, what: str) -> EngineFault:
+        return EngineFault(f"what answers is {what}", where=self.url, mend=_MENDS[self._role])
 
     def _of_another_version(self, theirs: str, ours: str) -> EngineFault:
         return EngineFault(
-            f"the policy server has {theirs}, this program {ours}",
+            f"the {self._role} server has {theirs}, this program {ours}",
             where=self.url,
             mend="run one version of pivotopd on every machine",
         )
@@ -162,7 +179,7 @@ class RemoteEngine:
             failure = Failure.model_validate_json(answer.content)
         except ValidationError as error:
             raise EngineFault(
-                f"the policy server failed at /{call} with status {answer.status_code}",
+                f"the {self._role} server failed at /{call} with status {answer.status_code}",
                 where=self.url,
                 mend="its own output says why",
             ) from error
@@ -180,15 +197,16 @@ class RemoteEngine:
             return retrying(self._http.request, method, f"/{call}", content=message, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineFault(
-                f"the policy server cannot be reached: {error or type(error).__name__}",
+                f"the {self._role} server cannot be reached: {error or type(error).__name__}",
                 where=self.url,
-                mend=_MEND,
+                mend=_MENDS[self._role],
             ) from error
 
     def _whole(self, found: list[_Answer], requests: Sequence[object]) -> list[_Answer]:
         if len(found) != len(requests):
             raise EngineFault(
-                f"the policy server gave {len(found)} answers to {len(requests)} requests", where=self.url
+                f"the {self._role} server gave {len(found)} answers to {len(requests)} requests",
+                where=self.url,
             )
         return found
 
@@ -199,9 +217,9 @@ class _Spoken(BaseModel):
 
 
 def _loose_protocol(answer: httpx.Response) -> int | None:
-    """Return the protocol of a policy server whose other words are unknown; None for anything else."""
+    """Return the protocol of a server whose other words are unknown; None for anything else."""
     try:
         spoken = _Spoken.model_validate_json(answer.content)
     except ValidationError:
         return None
-    return spoken.protocol if spoken.program == "pivotopd policy server" else None
+    return spoken.protocol if spoken.program in (program_of("policy"), program_of("teacher")) else None

@@ -26,6 +26,7 @@ from pivotopd.models.base import (
     ScoreRequest,
     TokenDistributions,
 )
+from pivotopd.services.protocol import Role
 
 logger = logging.getLogger(__name__)
 Asked = TypeVar("Asked", Request, ScoreRequest)
@@ -40,12 +41,13 @@ class EnginePool:
     Args:
         engines: The engines by name, such as their addresses.
         in_flight: Most requests that an engine is given at once.
+        role: What they are, for errors.
 
     Raises:
         EngineFault: There is no engine, or they hold different policies.
     """
 
-    def __init__(self, engines: dict[str, PolicyEngine], in_flight: int) -> None:
+    def __init__(self, engines: dict[str, PolicyEngine], in_flight: int, role: Role = "policy") -> None:
         policies = {name: engine.policy for name, engine in engines.items()}
         if len(set(policies.values())) != 1:
             held = ", ".join(f"{name}: {policy}" for name, policy in policies.items())
@@ -53,7 +55,8 @@ class EnginePool:
                 "the engines of a pool do not hold one policy", where=held or "no engine", mend="reload them"
             )
         self.policy = next(iter(policies.values()))
-        self._all, self._alive, self._in_flight = dict(engines), dict(engines), in_flight
+        self._all, self._alive = dict(engines), dict(engines)
+        self._in_flight, self._role = in_flight, role
         self._homes: dict[tuple[int, ...], str] = {}
         self.counts = Counts()
         self._count()
@@ -95,7 +98,7 @@ class EnginePool:
             try:
                 engine.close()
             except EngineFault as fault:
-                logger.warning("policy engine %s had ended already: %s", name, fault.what)
+                logger.warning("%s engine %s had ended already: %s", self._role, name, fault.what)
 
     def _spread(
         self, requests: Sequence[Asked], ask: Callable[[PolicyEngine, list[Asked]], list[Answer]]
@@ -105,7 +108,9 @@ class EnginePool:
         while len(answers) < len(requests):
             if not self._alive:
                 raise EngineFault(
-                    "no policy engine is left", where=", ".join(self._all), mend="start them again and resume"
+                    f"no {self._role} engine is left",
+                    where=", ".join(self._all),
+                    mend="start them again and resume",
                 )
             shares = self._shares(requests, [i for i in range(len(requests)) if i not in answers])
             with ThreadPoolExecutor(len(shares)) as threads:
@@ -154,7 +159,7 @@ class EnginePool:
     def _drop(self, name: str, error: PivotError) -> None:
         self._alive.pop(name)
         self._homes = {prefix: home for prefix, home in self._homes.items() if home != name}
-        logger.warning("policy engine %s is given up: %s", name, error.what)
+        logger.warning("%s engine %s is given up: %s", self._role, name, error.what)
 
     def _count(self) -> None:
         self.counts = sum((engine.counts for engine in self._all.values()), Counts())

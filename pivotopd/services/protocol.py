@@ -1,4 +1,4 @@
-"""What a policy server says of itself, and how an error of its engine crosses the wire."""
+"""What an engine's server says of itself, and how an error of its engine crosses the wire."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pydantic import Field
 from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, PivotError
 from pivotopd.section import Section
 
+Role = Literal["policy", "teacher"]
+"""What is served: the student, whose weights change, or a teacher, whose weights stay."""
 PROTOCOL: Final = 1
 """Raised when a message changes its form."""
 POLICY_HEADER: Final = "x-pivotopd-policy"
-"""Header of a request: digest of the policy that should answer it."""
+"""Header of a request: digest of the policy or teacher that should answer it."""
 MESSAGE: Final = "application/octet-stream"
 """Type of a message in the wire form."""
 FAILED: Final = 500
@@ -21,24 +23,34 @@ FAILED: Final = 500
 _CARRIED: Final = {kind.__name__: kind for kind in (ArtifactError, ConfigError, EngineFault, NumericsError)}
 
 
+def program_of(role: Role) -> Literal["pivotopd policy server", "pivotopd teacher server"]:
+    """Return the name of a server's program."""
+    return "pivotopd teacher server" if role == "teacher" else "pivotopd policy server"
+
+
 class Health(Section):
-    """What a policy server is.
+    """What a server is.
 
     Attributes:
-        program: Tells it from any other server.
+        program: Tells it from any other server, and what it serves.
         protocol: Version of the messages.
         version: Version of the package.
         kind: What generates.
         dtype: Type of the weights.
-        policy: Digest of the work that made them.
+        policy: Digest of the work that made them; a teacher's is that of its folder's content.
     """
 
-    program: Literal["pivotopd policy server"] = "pivotopd policy server"
+    program: Literal["pivotopd policy server", "pivotopd teacher server"]
     protocol: int
     version: str
     kind: Literal["transformers", "vllm"]
     dtype: Literal["float32", "bfloat16"]
     policy: str
+
+    @property
+    def role(self) -> Role:
+        """What is served."""
+        return "teacher" if self.program == program_of("teacher") else "policy"
 
 
 class Reload(Section):

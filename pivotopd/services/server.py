@@ -1,4 +1,4 @@
-"""A policy engine behind an address: generation, scoring and reloading over HTTP.
+"""An engine behind an address: generation, scoring and reloading over HTTP.
 
 One call at a time reaches the engine; those that come meanwhile wait. So an engine's batches are those that
 its clients asked for, and do not depend on who else asks at the moment.
@@ -25,20 +25,36 @@ from pivotopd import __version__
 from pivotopd.errors import ConfigError, EngineFault, PivotError
 from pivotopd.models.base import PolicyEngine
 from pivotopd.services import wire
-from pivotopd.services.protocol import FAILED, MESSAGE, POLICY_HEADER, PROTOCOL, Failure, Health, Reload
+from pivotopd.services.protocol import (
+    FAILED,
+    MESSAGE,
+    POLICY_HEADER,
+    PROTOCOL,
+    Failure,
+    Health,
+    Reload,
+    Role,
+    program_of,
+)
 
 logger = logging.getLogger(__name__)
 PATIENCE_S: Final = 10
 """Seconds that calls under way may take once the server was asked to end."""
+_OTHERS: Final[dict[Role, str]] = {
+    "policy": "another run has reloaded it: give each run its own servers, and start again",
+    "teacher": "it was started again with another model: serve the run's teacher there, and start again",
+}
+"""What to do where a server holds another model than a client has met there."""
 
 
-class PolicyServer:
+class EngineServer:
     """Answers the calls of one engine's clients.
 
     Args:
         engine: The engine; it ends with the server.
         kind: What generates in it.
         dtype: Type of its weights.
+        role: What is served; a teacher's weights are never replaced.
     """
 
     def __init__(
@@ -46,14 +62,16 @@ class PolicyServer:
         engine: PolicyEngine,
         kind: Literal["transformers", "vllm"],
         dtype: Literal["float32", "bfloat16"],
+        role: Role = "policy",
     ) -> None:
-        self._engine, self._kind, self._dtype = engine, kind, dtype
+        self._engine, self._kind, self._dtype, self._role = engine, kind, dtype, role
         self._lock = Lock()
 
     @property
     def health(self) -> Health:
         """What this server is at the moment."""
         return Health(
+            program=program_of(self._role),
             protocol=PROTOCOL,
             version=__version__,
             kind=self._kind,
@@ -100,6 +118,10 @@ class PolicyServer:
             wanted = Reload.model_validate_json(message)
         except ValidationError as error:
             raise EngineFault("this is no request to reload", mend="use a client of this version") from error
+        if self._role == "teacher":
+            raise EngineFault(
+                "a teacher's server keeps its model", mend="take its address out of engine.urls"
+            )
         self._engine.reload(Path(wanted.folder), wanted.policy)
         logger.info("policy %s is loaded from %s", wanted.policy, wanted.folder)
         return b""
@@ -124,8 +146,8 @@ class PolicyServer:
         with self._lock:
             if expected is not None and expected != self._engine.policy:
                 raise EngineFault(
-                    f"the server holds policy {self._engine.policy[:12]}, not {expected[:12]}",
-                    mend="another run has reloaded it: give each run its own servers, and start again",
+                    f"the server holds {self._role} {self._engine.policy[:12]}, not {expected[:12]}",
+                    mend=_OTHERS[self._role],
                 )
             return call(message)
 
@@ -170,7 +192,7 @@ class _Announced(uvicorn.Server):
         self._ready()
 
 
-def serve(server: PolicyServer, taken: socket.socket, ready: Callable[[], None]) -> None:
+def serve(server: EngineServer, taken: socket.socket, ready: Callable[[], None]) -> None:
     """Answer calls until the process is asked to stop.
 
     Args:

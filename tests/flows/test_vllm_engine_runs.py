@@ -102,6 +102,14 @@ def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
     raise AssertionError(f"the run ended before it said {beginning!r}: {said} {process.communicate()[1]}")
 
 
+def need_vllm() -> None:
+    """Skip, or fail if it is required, where vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        if os.environ.get("PIVOTOPD_REQUIRE_VLLM") == "1":
+            pytest.fail("PIVOTOPD_REQUIRE_VLLM=1, and vLLM is not installed")
+        pytest.skip("vLLM is not installed (PIVOTOPD_REQUIRE_VLLM=1 makes this a failure)")
+
+
 def untrained(folder: Path) -> Path:
     """Return a student with heads of 32 dimensions, the fewest that vLLM knows.
 
@@ -121,10 +129,7 @@ def untrained(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
-    if importlib.util.find_spec("vllm") is None:
-        if os.environ.get("PIVOTOPD_REQUIRE_VLLM") == "1":
-            pytest.fail("PIVOTOPD_REQUIRE_VLLM=1, and vLLM is not installed")
-        pytest.skip("vLLM is not installed (PIVOTOPD_REQUIRE_VLLM=1 makes this a failure)")
+    need_vllm()
     folder = tmp_path_factory.mktemp("vllm-run")
     config = small_config(
         folder / "root", untrained(folder / "student"),

@@ -19,16 +19,16 @@ from pivotopd import __version__
 from pivotopd.errors import ArtifactError, ConfigError, EngineFault
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
 from pivotopd.services.client import RemoteEngine
-from pivotopd.services.protocol import PROTOCOL
-from pivotopd.services.server import PolicyServer, bind, serve, url_of
+from pivotopd.services.protocol import PROTOCOL, Role
+from pivotopd.services.server import EngineServer, bind, serve, url_of
 from tests.services.seeded import REQUESTS, SAMPLING, Seeded, drawn
 
 
 @contextmanager
-def running(engine: Seeded) -> Iterator[str]:
+def running(engine: Seeded, role: Role = "policy") -> Iterator[str]:
     """Serve an engine from a thread."""
     taken = bind("127.0.0.1", 0)
-    app = PolicyServer(engine, "transformers", "float32").app
+    app = EngineServer(engine, "transformers", "float32", role).app
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = Thread(target=server.run, args=([taken],))
     thread.start()
@@ -92,6 +92,37 @@ def test_a_reload_changes_the_policy_for_who_asked_and_ends_who_did_not() -> Non
         with pytest.raises(EngineFault, match="holds policy b, not a") as error:
             other.generate(REQUESTS[:1], SAMPLING)
         assert url in str(error.value)
+
+
+def test_a_teacher_server_answers_as_its_engine_and_keeps_its_model() -> None:
+    with running(Seeded(), "teacher") as url, closing(RemoteEngine(url, "teacher")) as remote:
+        assert (remote.health.role, remote.policy) == ("teacher", "a")
+        assert drawn(remote.generate(REQUESTS, SAMPLING)) == drawn(Seeded().generate(REQUESTS, SAMPLING))
+        with pytest.raises(EngineFault, match="keeps its model") as error:
+            remote.reload(Path("next"), "b")
+        assert url in str(error.value)
+        assert len(remote.generate(REQUESTS[:1], SAMPLING)) == 1
+
+
+@pytest.mark.parametrize(("serves", "wanted"), [("teacher", "policy"), ("policy", "teacher")])
+def test_a_server_of_the_other_role_is_refused(serves: Role, wanted: Role) -> None:
+    engine = Seeded()
+    with (
+        running(engine, serves) as url,
+        pytest.raises(EngineFault, match=f"is a {serves} server, not a {wanted} server") as error,
+    ):
+        RemoteEngine(url, wanted)
+    assert url in str(error.value)
+    assert f"pivotopd serve {wanted}" in str(error.value)
+
+
+def test_a_teacher_that_was_exchanged_is_noticed() -> None:
+    engine = Seeded()
+    with running(engine, "teacher") as url, closing(RemoteEngine(url, "teacher")) as remote:
+        engine.policy = "b"
+        with pytest.raises(EngineFault, match="holds teacher b, not a") as error:
+            remote.generate(REQUESTS[:1], SAMPLING)
+    assert "started again with another model" in str(error.value)
 
 
 def test_an_error_of_the_engine_keeps_its_class_and_gains_the_address() -> None:
@@ -208,6 +239,6 @@ class Refusing(socket.socket):
 def test_a_port_that_was_taken_while_the_model_loaded_is_refused() -> None:
     taken = Refusing()
     taken.bind(("127.0.0.1", 0))
-    server = PolicyServer(Seeded(), "transformers", "float32")
+    server = EngineServer(Seeded(), "transformers", "float32")
     with pytest.raises(ConfigError, match="cannot listen: Address already in use"):
         serve(server, taken, lambda: None)
