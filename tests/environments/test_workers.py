@@ -24,7 +24,7 @@ from pivotopd.environments.replay import begin_reach, reach
 from pivotopd.environments.worker_process import Stand
 from pivotopd.environments.worker_process import serve as workers_serve
 from pivotopd.environments.workers import WorkerEnv, WorkerEnvironment
-from pivotopd.errors import ClusterError, EnvironmentFault, GameError, ReplayDivergence
+from pivotopd.errors import ClusterError, ConfigError, EnvironmentFault, GameError, ReplayDivergence
 from pivotopd.rollout import Job, Played
 from tests import play
 from tests.conftest import ROOT
@@ -373,3 +373,28 @@ def test_the_setting_is_obeyed() -> None:
     assert isinstance(registry.open_environment(SECTION), AlfworldEnvironment)
     asked = SECTION.model_copy(update={"workers": 1})
     assert isinstance(registry.open_environment(asked), WorkerEnvironment)
+
+
+@pytest.mark.reference
+def test_the_stock_engine_plays_the_same_in_processes() -> None:
+    from pivotopd.environments.alfworld.stock import packages
+
+    try:
+        packages()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    section = SECTION.model_copy(update={"engine": "stock"})
+    here = AlfworldEnvironment(section)
+    pool = registry.open_environment(section.model_copy(update={"workers": 2}))
+    assert isinstance(pool, WorkerEnvironment)
+    jobs = play.jobs_of(TASKS[:2], 2)
+    try:
+        there, alone = MeteredEnvironment(pool), MeteredEnvironment(here)
+        found = play.played(play.player(play.wander, env=there, max_turns=5), jobs)
+        assert found == play.played(play.player(play.wander, env=alone, max_turns=5), jobs)
+        one = found[jobs[0].episode]
+        env = there.open()
+        assert reach(env, jobs[0].task, 0, one.turns, 3, "snapshot").observation == one.turns[3].observation
+        assert there.counts.replays == 1
+    finally:
+        pool.close()
