@@ -40,7 +40,8 @@ class Cost:
         """
         one = self.counts
         generated = one.prompt_tokens - one.cached_prompt_tokens + one.generated_tokens - one.prompts
-        scored = one.scored_context_tokens - one.shared_context_tokens + one.scored_tokens
+        shared = one.shared_context_tokens + one.repeated_tokens
+        scored = one.scored_context_tokens + one.scored_tokens - shared
         return generated + scored + one.idle_tokens + one.padded_tokens
 
     @property
@@ -53,7 +54,7 @@ class Cost:
     def training_padding_share(self) -> float | None:
         """Share of the learner's positions that were padding; None where it is not known."""
         padded = self.counts.training_padding_tokens
-        computed = self.counts.training_input_tokens + padded
+        computed = self.counts.training_input_tokens - self.counts.training_repeated_tokens + padded
         return None if self.incomplete else _share(padded, computed)
 
     @property

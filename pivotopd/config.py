@@ -48,6 +48,9 @@ class GeneratedGames(Section):
 class EnvironmentSection(Section):
     """Which environment is played, on which tasks, with which wording."""
 
+    RUNNING: ClassVar[frozenset[str]] = frozenset({"workers"})
+    """Keys that say how the same episodes are played: no digest covers them."""
+
     name: Literal["alfworld"] = "alfworld"
     """Environment folder."""
     engine: Literal["native", "stock"] = "native"
@@ -68,6 +71,8 @@ class EnvironmentSection(Section):
     """Split that training plays."""
     valid_split: str = "valid"
     """Split that evaluation plays; where the games have no split ``valid``, it is held out of train."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)] = "auto"
+    """Processes that play episodes; 0 plays in this one. `auto`: a CPU each for the stock engine, else 0."""
     holdout: Count = 128
     """Games held out of the train split as ``valid``; at most a tenth of it."""
 

@@ -101,7 +101,7 @@ class RunsFailed(PivotError):
 
 
 class ClusterError(PivotError):
-    """A cluster ended or lost a job, or cannot be reached; or a rank of an update ended."""
+    """A cluster ended or lost a job, or cannot be reached; or processes of an update or environment ended."""
 
     exit_code = 9
 

@@ -35,7 +35,7 @@ EXIT_CODES: Final = {
     6: "nothing to train on: no row carries a signal",
     7: "weights, losses or gradients are not finite, or engine and learner differ",
     8: "runs of a comparison are missing; its report says which",
-    9: "a cluster ended or lost a job, or cannot be reached; a rank of the update ended",
+    9: "a cluster ended or lost a job, or cannot be reached; processes of update or environment ended",
     10: "an engine that generates has ended, cannot be reached, or holds another policy",
     74: "the store cannot be written or reached",
     75: "asked to stop; start the same command again to go on",

@@ -9,7 +9,7 @@ token, or with a gradient that is not finite, leaves the weights and the optimiz
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -31,6 +31,7 @@ from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import DTYPES, Policy, check_finite, save_policy, weights_digest
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.lora import add_adapters, merged_weights
+from pivotopd.models.repeats import repeats_of, tokens_of
 from pivotopd.objective import LossParts, ppo_loss
 from pivotopd.seeds import rng_of
 from pivotopd.target_loss import BatchTargets, batch_targets
@@ -44,10 +45,14 @@ __all__ = ["Learner", "StepReport", "TrainingRow"]
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """One rank's part of a mini-batch; batches from ``idle_from`` on belong to no row of the share."""
+    """One rank's part of a mini-batch; batches from ``idle_from`` on belong to no row of the share.
+
+    Batches hold each kind of row once, all else is by row: ``copies`` has the rows of each kind.
+    """
 
     batches: list[TokenBatch]
     idle_from: int
+    copies: list[list[int]]
     old: list[list[float]]
     reference: list[list[float]]
     advantage: list[list[float]]
@@ -182,29 +187,37 @@ class Learner:
         trained = [row for row in rows if row.keep.any()]
         denominator = sum(int(row.keep.sum()) for row in trained)
         parts: list[LossParts] = []
-        padded, norm, skipped = 0, 0.0, True
+        padded, repeated, norm, skipped = 0, 0, 0.0, True
         if trained:
-            share = self._share(trained)
+            kinds = _kinds(trained)
+            repeated = sum((len(kind) - 1) * _tokens(kind[0]) for kind in kinds)
+            share = self._share(kinds)
             for index, batch in enumerate(share.batches):
                 # ZeRO's collectives want the same number of passes from every rank: idle ones count nothing.
                 self._engine.set_gradient_accumulation_boundary(index == len(share.batches) - 1)
                 parts.append(self._backward(batch, share, denominator, idle=index >= share.idle_from))
             padded = sum(batch.padded_tokens for batch in share.batches[: share.idle_from])
             norm, skipped = self._apply()
-        return self._report(step, rows, parts, padded, norm, skipped)
+        return replace(self._report(step, rows, parts, padded, norm, skipped), repeated_tokens=repeated)
 
-    def _share(self, rows: Sequence[TrainingRow]) -> _Share:
-        """This rank's part of a mini-batch: rows dealt by length, back and forth, for nearly equal work."""
-        by_length = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.response_ids), reverse=True)
-        turn = np.arange(len(rows)) % (2 * self._world)
+    def _share(self, kinds: Sequence[list[TrainingRow]]) -> _Share:
+        """This rank's part of a mini-batch: rows dealt by length, back and forth, for nearly equal work.
+
+        Rows of the same tokens stay together.
+        """
+        by_length = sorted(kinds, key=lambda kind: _tokens(kind[0]), reverse=True)
+        turn = np.arange(len(kinds)) % (2 * self._world)
         owner = np.minimum(turn, 2 * self._world - 1 - turn)
-        mine = [row for row, rank in zip(by_length, owner, strict=True) if rank == self._rank]
-        batches = micro_batches(mine, self._config.micro_batch_tokens, packed=self._config.packing)
+        dealt = [kind for kind, rank in zip(by_length, owner, strict=True) if rank == self._rank]
+        mine = [row for kind in dealt for row in kind]
+        ends = np.cumsum([len(kind) for kind in dealt], dtype=int).tolist()
+        batches = self._batches([kind[0] for kind in dealt])
         most = int(distributed.largest([len(batches)], self._engine.device)[0])
-        idle = micro_batches([by_length[-1]], self._config.micro_batch_tokens, packed=self._config.packing)
+        idle = self._batches([by_length[-1][0]])
         return _Share(
             batches=[*batches, *idle * (most - len(batches))],
             idle_from=len(batches),
+            copies=[list(range(end - len(kind), end)) for kind, end in zip(dealt, ends, strict=True)],
             old=[row.old_nats.tolist() for row in mine],
             reference=[row.reference_nats.tolist() for row in mine],
             advantage=[row.advantage.tolist() for row in mine],
@@ -215,11 +228,20 @@ class Learner:
             targets=[row.targets for row in mine],
         )
 
+    def _batches(self, rows: Sequence[TrainingRow]) -> list[TokenBatch]:
+        return micro_batches(rows, self._config.micro_batch_tokens, packed=self._config.packing)
+
     def _backward(self, batch: TokenBatch, share: _Share, denominator: int, *, idle: bool) -> LossParts:
-        """Add one micro-batch to the gradient."""
+        """Add one micro-batch to the gradient; equal rows have one forward pass and a loss each."""
         batch = batch.to(self._engine.device)
-        targets = BatchTargets(()) if idle else batch_targets(batch, share.targets)
+        targets = BatchTargets(())
+        if not idle:
+            targets = batch_targets(batch, [share.targets[copies[0]] for copies in share.copies])
         current, target_loss = self._engine(batch, targets)
+        if not idle:
+            batch, tokens = batch.spread(share.copies)
+            current = current[tokens]
+            target_loss = None if target_loss is None else target_loss[tokens]
         zeros = torch.zeros_like(current, requires_grad=False)
         parts = ppo_loss(
             current,
@@ -347,6 +369,16 @@ def _too_small(config: UpdateSection, error: torch.OutOfMemoryError) -> ConfigEr
         where=f"update.micro_batch_tokens={config.micro_batch_tokens}",
         mend=f"lower update.micro_batch_tokens{also}; the result depends on neither",
     )
+
+
+def _kinds(rows: Sequence[TrainingRow]) -> list[list[TrainingRow]]:
+    """Return rows of the same tokens together; one with targets of its own stays alone."""
+    keys = [(tokens_of(row), index if row.targets else None) for index, row in enumerate(rows)]
+    return [[rows[index] for index in group] for group in repeats_of(keys).groups]
+
+
+def _tokens(row: TrainingRow) -> int:
+    return len(row.prompt_ids) + len(row.response_ids)
 
 
 def _or_nan(values: Nats | None, size: int) -> list[float]:

@@ -27,6 +27,9 @@ class Counts:
     env_steps: int = _count("environment", "actions sent, those of replays and experts included")
     restores: int = _count("environment", "states restored from a snapshot")
     replays: int = _count("environment", "states reached by playing recorded actions again")
+    worker_restarts: int = _count(
+        "environment", "processes of the environment that ended and were started again", varies=True
+    )
 
     prompts: int = _count("engine", "prompts continued")
     prompt_tokens: int = _count("engine", "their tokens")
@@ -40,10 +43,17 @@ class Counts:
         "engine", "of these, not computed again: prompts that begin alike share it", varies=True
     )
     scored_tokens: int = _count("engine", "response tokens scored")
+    repeated_rows: int = _count(
+        "engine", "of the scored responses, equal to another of their call: computed once", varies=True
+    )
+    repeated_tokens: int = _count("engine", "their tokens, prompts included", varies=True)
     padded_tokens: int = _count("engine", "padding computed in prefill and scoring", varies=True)
 
     training_input_tokens: int = _count("learner", "tokens of the rows trained on, prompts included")
     trained_tokens: int = _count("learner", "tokens with a loss")
+    training_repeated_tokens: int = _count(
+        "learner", "input tokens of rows equal to another of their mini-batch: computed once", varies=True
+    )
     training_padding_tokens: int = _count("learner", "padding computed in training", varies=True)
 
     teacher_calls: int = _count("teacher", "requests that a language model answered", varies=True)
@@ -54,6 +64,9 @@ class Counts:
     teacher_prompt_tokens: int = _count("teacher", "prompt tokens of the answered requests", varies=True)
     teacher_cached_prompt_tokens: int = _count("teacher", "of these, found in a prefix cache", varies=True)
     teacher_reply_tokens: int = _count("teacher", "tokens of the replies", varies=True)
+    oracle_repeats: int = _count(
+        "teacher", "answers of the oracle that were there for an equal state", varies=True
+    )
     teacher_cost_millionths: int | None = field(
         default=None,
         metadata={

@@ -100,7 +100,13 @@ class ArtifactWriter:
 
     def _write_part(self, record: type[Any], table: pa.Table) -> None:
         sink = io.BytesIO()
-        pq.write_table(table.combine_chunks(), sink, compression="zstd", version="2.6")
+        pq.write_table(
+            table.combine_chunks(),
+            sink,
+            compression="zstd",
+            version="2.6",
+            use_dictionary=_with_dictionary(table.schema),
+        )
         data = sink.getvalue()
         digest = hashlib.sha256(data).hexdigest()
         index = sum(part.table == record.TABLE for part in self._parts)
@@ -263,6 +269,20 @@ class ArtifactWriter:
         if self._local is not None and not self._published:
             with suppress(OSError):  # not empty, or never made
                 self._local.rmdir()
+
+
+def _with_dictionary(schema: pa.Schema) -> list[str]:
+    """Return the columns whose values are stored once each: all but lists of numbers.
+
+    Token ids and log-probabilities take a third of the time without, and no more room.
+    """
+    names: list[str] = []
+    for item in schema:
+        if not pa.types.is_list(item.type):
+            names.append(item.name)
+        elif not pa.types.is_primitive(item.type.value_type):
+            names.append(f"{item.name}.list.element")
+    return names
 
 
 @contextmanager

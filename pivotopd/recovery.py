@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pivotopd.agent.prompting import Prompt, Prompter
+from pivotopd.environments.ahead import Answer, begin_step
 from pivotopd.environments.base import Env, Environment
-from pivotopd.environments.replay import Reach, reach
+from pivotopd.environments.replay import Reach, begin_reach
 from pivotopd.errors import EnvironmentFault, ReplayDivergence
 from pivotopd.models.base import Completion, Generator, Request, Sampling
 from pivotopd.records import Chain, Label, Turn
@@ -195,7 +196,10 @@ class Recoverer:
     def _deepen(self, chains: Sequence[_Chain], depth: int) -> Steps[Asks | Writes, Any, None]:
         """Give every chain its turn at one depth, in one batch of queries and one of requests."""
         self.teacher_queries += len(chains)
-        queries = [Query(chain.transcript.task, chain.prompt.view, chain.snapshot) for chain in chains]
+        queries = [
+            Query(chain.transcript.task, chain.prompt.view, chain.snapshot, chain.state_hash)
+            for chain in chains
+        ]
         golds: Sequence[str | None] = yield Asks(queries)
         asking: list[_Chain] = []
         for chain, gold in zip(chains, golds, strict=True):
@@ -212,15 +216,21 @@ class Recoverer:
         names = [(chain.transcript.episode.episode, chain.pivot) for chain in asking]
         requests = [Request(chain.hinted, self._seed(chain, depth)) for chain in asking]
         completions: Sequence[Completion] = (yield Writes(requests, names)) if requests else []
+        advancing: list[tuple[_Chain, str, tuple[Answer | None, Answer]]] = []
         for chain, request, completion in zip(asking, requests, completions, strict=True):
             action = self._keep(chain, request, completion, depth)
             if action is not None and depth < self.depth:
-                try:
-                    self._advance(chain, action)
-                except ReplayDivergence as divergence:
-                    chain.stop("replay_divergence", divergence.what)
-                except EnvironmentFault as fault:
-                    chain.stop("environment_error", fault.what)
+                if chain.prompt.view.turn + 1 >= self.max_turns:
+                    chain.stop("turn_limit")
+                else:
+                    advancing.append((chain, action, self._begin_advance(chain, action)))
+        for chain, action, answers in advancing:
+            try:
+                self._advance(chain, action, *answers)
+            except ReplayDivergence as divergence:
+                chain.stop("replay_divergence", divergence.what)
+            except EnvironmentFault as fault:
+                chain.stop("environment_error", fault.what)
 
     def _seed(self, chain: _Chain, depth: int) -> int:
         return seed_of("recovery", self.run_seed, chain.transcript.episode.seed, chain.pivot, depth)
@@ -274,17 +284,24 @@ class Recoverer:
         )
         return reply.action
 
-    def _advance(self, chain: _Chain, action: str) -> None:
-        """Execute a kept action and stand in the next context, or stop where the episode ends."""
-        turn = chain.prompt.view.turn
-        if turn + 1 >= self.max_turns:
-            chain.stop("turn_limit")
-            return
+    def _begin_advance(self, chain: _Chain, action: str) -> tuple[Answer | None, Answer]:
+        """Begin to bring a chain's environment to where the chain stands, and to execute a kept action."""
+        reaching = None
         if chain.env is None:
             chain.env = self.environment.open()
-            transcript = chain.transcript
-            reach(chain.env, transcript.task, transcript.episode.seed, transcript.turns, turn, self.how)
-        result = chain.env.step(action)
+            transcript, turn = chain.transcript, chain.prompt.view.turn
+            reaching = begin_reach(
+                chain.env, transcript.task, transcript.episode.seed, transcript.turns, turn, self.how
+            )
+        return reaching, begin_step(chain.env, action)
+
+    def _advance(self, chain: _Chain, action: str, reaching: Answer | None, stepping: Answer) -> None:
+        """Stand in the context after a kept action, or stop where the episode ends."""
+        turn = chain.prompt.view.turn
+        assert chain.env is not None  # noqa: S101 - it was opened when this began
+        if reaching is not None:
+            reaching()
+        result = stepping()
         chain.rows[-1] = replace(chain.rows[-1], reward=result.reward, next_observation=result.observation)
         if result.done:
             chain.stop("episode_over")

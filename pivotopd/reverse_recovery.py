@@ -22,7 +22,10 @@ class ReverseRecoverer(Recoverer):
 
     def _deepen(self, chains: Sequence[_Chain], depth: int) -> Steps[Asks | Writes, Any, None]:
         self.teacher_queries += len(chains)
-        queries = [Query(chain.transcript.task, chain.prompt.view, chain.snapshot) for chain in chains]
+        queries = [
+            Query(chain.transcript.task, chain.prompt.view, chain.snapshot, chain.state_hash)
+            for chain in chains
+        ]
         golds: Sequence[str | None] = yield Asks(queries)
         for chain, gold in zip(chains, golds, strict=True):
             hinted = self.prompter.hinted(chain.prompt, hint=gold) if gold else None

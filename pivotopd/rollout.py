@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 from pivotopd.agent.prompting import Prompt, Prompter
+from pivotopd.environments.ahead import Answer, begin_reset, begin_step
 from pivotopd.environments.base import Env, Environment, PlayedTurn, Reply, StepResult, Task
 from pivotopd.errors import EnvironmentFault
 from pivotopd.models.base import Completion, Generator, Request, Sampling
@@ -104,6 +107,15 @@ class _Move:
     escaped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The state that an action was sent in, and what waits for its answer."""
+
+    snapshot: bytes | None
+    state_hash: str
+    answer: Answer
+
+
 @dataclass
 class Player:
     """Plays jobs with one policy.
@@ -133,23 +145,29 @@ class Player:
         exhausted = False
         while live or not exhausted:
             while not exhausted and len(live) < self.batch_episodes:
-                job = next(waiting, None)
-                if job is None:
-                    exhausted = True
-                    break
-                opened = self._open(job)
-                if isinstance(opened, Played):
-                    yield opened
-                else:
-                    live.append(opened)
+                room = self.batch_episodes - len(live)
+                opening = [self._begin(job) for job in islice(waiting, room)]
+                exhausted = len(opening) < room
+                for open_now in opening:
+                    opened = open_now()
+                    if isinstance(opened, Played):
+                        yield opened
+                    else:
+                        live.append(opened)
             live, ended = self._round(live)
             yield from ended
 
-    def _open(self, job: Job) -> _Live | Played:
+    def _begin(self, job: Job) -> Callable[[], _Live | Played]:
+        """Begin to open an episode; instances in processes do so at the same time."""
         env = self.environment.open()
+        started = begin_reset(env, job.task, job.seed) if job.start is None else None
+        return partial(self._opened, job, env, started)
+
+    def _opened(self, job: Job, env: Env, started: Answer | None) -> _Live | Played:
         try:
-            if job.start is None:
-                return _Live(job, env, env.reset(job.task, job.seed), [], 0)
+            if started is not None:
+                return _Live(job, env, started(), [], 0)
+            assert job.start is not None  # noqa: S101 - else it was started
             pairs = [(turn.observation, turn.action) for turn in job.start.turns]
             one = _Live(job, env, job.start.open_at(env), pairs, len(pairs))
         except EnvironmentFault as fault:
@@ -179,9 +197,10 @@ class Player:
                 asking.append(one)
         moves += zip(asking, self._ask(asking), strict=True)
         going: list[_Live] = []
-        for one, move in moves:
+        stepping = [(one, move, self._begin_step(one, move)) for one, move in moves]
+        for one, move, before in stepping:
             try:
-                self._step(one, move)
+                self._step(one, move, before)
             except EnvironmentFault as fault:
                 ended.append(self._end(one, "environment_error", str(fault)))
                 continue
@@ -223,10 +242,19 @@ class Player:
             escaped,
         )
 
-    def _step(self, one: _Live, move: _Move) -> None:
-        """Send a move's action and keep the row."""
-        before, snapshot, state_hash = one.result, one.env.dump(), one.env.state_hash()
-        after = one.env.step(move.reply.action)
+    @staticmethod
+    def _begin_step(one: _Live, move: _Move) -> _Before | EnvironmentFault:
+        """Begin to send a move's action; instances in processes take it at the same time."""
+        try:
+            return _Before(one.env.dump(), one.env.state_hash(), begin_step(one.env, move.reply.action))
+        except EnvironmentFault as fault:
+            return fault
+
+    def _step(self, one: _Live, move: _Move, stood: _Before | EnvironmentFault) -> None:
+        """Wait for what an action is answered, and keep the row."""
+        if isinstance(stood, EnvironmentFault):
+            raise stood
+        before, after = one.result, stood.answer()
         one.turns.append(
             Turn(
                 run=self.origin.run,
@@ -251,8 +279,8 @@ class Player:
                 committed=move.reply.committed,
                 valid=move.reply.valid,
                 reward=after.reward,
-                state_hash=state_hash,
-                snapshot=snapshot,
+                state_hash=stood.state_hash,
+                snapshot=stood.snapshot,
                 next_observation=after.observation,
                 pivot_turn=None,
                 depth=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from pivotopd.config import UpdateSection
+from pivotopd.config import EnvironmentSection, UpdateSection
 from pivotopd.engine_section import EngineSection
 from pivotopd.teacher_section import EndpointSection, LocalSection
 
@@ -14,6 +14,7 @@ _OUTSIDE: Final = frozenset(
 )
 """Sections and keys with which a run goes on when they change."""
 _INSIDE_SECTIONS: Final[Mapping[str, Collection[str]]] = {
+    "environment": EnvironmentSection.RUNNING,
     "rollout": {"batch_episodes"},
     "engine": EngineSection.RUNNING,
     "teacher": EndpointSection.RUNNING | (LocalSection.RUNNING - {"path"}),

@@ -51,7 +51,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One optimizer step; the fields of :class:`pivotopd.records.Update`, and ``ratio_gap``.
+    """One optimizer step; the fields of :class:`pivotopd.records.Update`, and two more at the end.
 
     Attributes:
         step: Optimizer step inside the update, from 0.
@@ -64,6 +64,7 @@ class StepReport:
         padded_tokens: Padding positions that were computed, over all ranks.
         dropped_tokens: Response tokens that did not train: masked, or not finite.
         skipped: The weights were left as they were: no token to train (tokens is 0), or a bad gradient.
+        repeated_tokens: Tokens, prompts included, of rows equal to another one: computed with it, at once.
         ratio_gap: Largest distance of a token's ratio from 1. In the first step it must be near 0: it shows
             that the learner and the scorer of ``old_nats`` compute the same log-probabilities.
     """
@@ -83,3 +84,4 @@ class StepReport:
     dropped_tokens: int
     skipped: bool
     ratio_gap: float
+    repeated_tokens: int = 0

@@ -165,6 +165,7 @@ def _trained(training: Sequence[TrainingRow], reports: Sequence[StepReport]) -> 
     return Counts(
         training_input_tokens=sum(len(row.prompt_ids) + len(row.response_ids) for row in computed),
         trained_tokens=sum(report.tokens for report in reports),
+        training_repeated_tokens=sum(report.repeated_tokens for report in reports),
         training_padding_tokens=sum(report.padded_tokens for report in reports),
     )
 

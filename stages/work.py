@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pivotopd.agent.prompting import Prompter
 from pivotopd.artifacts import Artifact, RunLayout, Store
-from pivotopd.config import RunConfig
+from pivotopd.config import EnvironmentSection, RunConfig
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.registry import open_environment
 from pivotopd.ledger import Counts
@@ -29,8 +29,9 @@ from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
 from pivotopd.teacher_section import SelfSection
 
-GAMES = frozenset({"games", "generated", "holdout"})
-"""Keys of the environment section that choose games: a digest has their fingerprint, not their names."""
+GAMES = frozenset({"games", "generated", "holdout"}) | EnvironmentSection.RUNNING
+"""Keys of the environment section that stand in no digest: it has the fingerprint of the games in place of
+their names, and it does not matter how many processes play."""
 
 KEPT_POLICIES = 3
 """Loaded policies kept at once: the current one, the initial one, and one being replaced; a larger teacher
@@ -133,6 +134,8 @@ class Work:
             self._free(digest)
         while self._kept:
             self._kept.popitem()[1].close()
+        if "environment" in self.__dict__:
+            self.environment.close()
 
     def keep(self, name: str, load: Callable[[], Kept], *, attached: bool = False) -> Kept:
         """Return an engine kept under a name until the process has done its share; load it at most once.

@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +85,57 @@ def test_gradient_is_the_naive_one_for_any_split(case: Case) -> None:
     wanted = naive_gradient(case.rows)
     assert wanted.norm() > 0.1
     assert close(gradient_of(case), wanted)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("budget", [25, 60, 10_000])
+def test_equal_rows_are_computed_once_with_a_loss_each(
+    packing: bool, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens with other advantages, old log-probabilities and masks, as in one group."""
+    made = policy()
+    rows = off_policy(make_rows(made.model))
+    again = [
+        dataclasses.replace(
+            row, advantage=-0.5 * row.advantage, old_nats=row.old_nats + 0.1, mask=np.roll(row.mask, 1)
+        )
+        for row in rows[2:7]
+    ]
+    rows += [*again, *rows[4:6]]
+    config = section(mini_batch_rows=len(rows), micro_batch_tokens=budget, packing=packing)
+    computed: list[int] = []
+    batches = learner_module.micro_batches
+
+    def watched(rows: Sequence[Any], *arguments: Any, **named: Any) -> list[TokenBatch]:
+        computed.append(len(rows))
+        return batches(rows, *arguments, **named)
+
+    monkeypatch.setattr(learner_module, "micro_batches", watched)
+    with Probe(made, config) as once:
+        (found,) = once.update(rows, 0)
+    monkeypatch.setattr(learner_module, "_kinds", lambda rows: [[row] for row in rows])
+    with Probe(policy(), config) as apart:
+        (wanted,) = apart.update(rows, 0)
+    assert (computed[0], computed[2]) == (10, 16), "the row that is masked whole is in neither, twice"
+    assert wanted.gradient_norm > 0.1
+    assert close(once.gradients[0], apart.gradients[0])
+    trained = [row for row in [*again, *rows[4:6]] if row.keep.any()]
+    assert found.repeated_tokens == sum(len(row.prompt_ids) + len(row.response_ids) for row in trained)
+    assert (found.tokens, found.rows, found.dropped_tokens) == (
+        wanted.tokens, wanted.rows, wanted.dropped_tokens
+    )  # fmt: skip
+    for name in (
+        "loss",
+        "policy_loss",
+        "kl_nats",
+        "clip_fraction",
+        "ratio_mean",
+        "gradient_norm",
+        "ratio_gap",
+    ):
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-5, abs=1e-6)
+    assert wanted.clip_fraction > 0
+    assert wanted.repeated_tokens == 0
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from pivotopd import blobs
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.errors import StorageError
 from pivotopd.manifest import Manifest
-from pivotopd.records import Chain
+from pivotopd.records import Chain, Turn
 from tests.artifact_stores import (
     DIGEST,
     KINDS,
@@ -34,6 +36,7 @@ from tests.artifact_stores import (
     fresh_store,
     write,
 )
+from tests.play import made_turn
 
 
 @pytest.fixture(params=KINDS)
@@ -322,3 +325,23 @@ def test_a_damaged_leftover_folder_is_replaced(local: Store) -> None:
 
 def test_a_manifest_tells_its_fields() -> None:
     assert all(field.description for field in Manifest.model_fields.values())
+
+
+def test_numbers_in_lists_have_no_dictionary_and_texts_do(local: Store, tmp_path: Path) -> None:
+    rows = [replace(made_turn(index), admissible=("look", "go to fridge 1")) for index in range(50)]
+    with begin(local) as writer:
+        writer.write_rows(Turn, rows)
+        artifact = writer.publish(counts={})
+    assert [turn.admissible for turn in artifact.rows(Turn)] == [["look", "go to fridge 1"]] * 50
+    (part,) = artifact.manifest.parts
+    group = pq.ParquetFile(tmp_path / artifact.path / part.path).metadata.row_group(0)
+    encoded = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        encoded[column.path_in_schema.partition(".")[0]] = "RLE_DICTIONARY" in column.encodings
+    plain = {"prompt_ids", "response_ids", "behaviour_logprobs_nats", "hinted_prompt_ids"}
+    assert {name for name, found in encoded.items() if not found and name not in plain} <= {
+        "text_escaped", "committed", "valid"
+    }, "Parquet has none for booleans"  # fmt: skip
+    assert not any(encoded[name] for name in plain)
+    assert encoded["admissible"]

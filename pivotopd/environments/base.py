@@ -264,7 +264,7 @@ class TaskOracle(Protocol):
 
         Args:
             state: The state, as :meth:`Env.dump` gives it.
-            view: What the student sees: only that is used. None uses hidden objects too.
+            view: What the student sees: only that is used, whatever the turn. None uses hidden objects too.
         """
         ...
 

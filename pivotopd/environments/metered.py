@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pivotopd.environments import ahead
 from pivotopd.environments.base import Env, Environment, PlayedEpisode, StepResult, Task, TaskOracle
+from pivotopd.environments.workers import WorkerEnv, WorkerEnvironment
 from pivotopd.ledger import Counts
 
 
@@ -20,13 +22,17 @@ class MeteredEnvironment:
         self._inner = self.inner = inner
         self.spec, self.invalid_penalty = inner.spec, inner.invalid_penalty
         self.wording, self.teacher_wording = inner.wording, inner.teacher_wording
-        self.resets = self.steps = self.restores = self.replays = 0
+        self.resets = self.steps = self.restores = self.replays = self.worker_restarts = 0
 
     @property
     def counts(self) -> Counts:
         """What all instances did so far, failed attempts included."""
         return Counts(
-            env_resets=self.resets, env_steps=self.steps, restores=self.restores, replays=self.replays
+            env_resets=self.resets,
+            env_steps=self.steps,
+            restores=self.restores,
+            replays=self.replays,
+            worker_restarts=self.worker_restarts,
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -53,22 +59,38 @@ class MeteredEnvironment:
         """Return the oracle of a task; its searches are no steps of an instance."""
         return self._inner.oracle(task)
 
+    def close(self) -> None:
+        """End the processes that play it, where there are any."""
+        if isinstance(self._inner, WorkerEnvironment):
+            self._inner.close()
+
 
 class MeteredEnv:
-    """An instance of a :class:`MeteredEnvironment`."""
+    """An instance of a :class:`MeteredEnvironment`. Calls are counted when they are waited for."""
 
     def __init__(self, meter: MeteredEnvironment, inner: Env) -> None:
         self._meter, self._inner, self.spec = meter, inner, inner.spec
+        self._restarts = 0
 
     def reset(self, task: Task, seed: int) -> StepResult:
         """Start a task."""
-        self._meter.resets += 1
-        return self._inner.reset(task, seed)
+        return self.begin_reset(task, seed)()
 
     def step(self, action: str) -> StepResult:
         """Apply an action."""
-        self._meter.steps += 1
-        return self._inner.step(action)
+        return self.begin_step(action)()
+
+    def begin_reset(self, task: Task, seed: int) -> ahead.Answer:
+        """Begin to start a task."""
+        return self._counted("resets", ahead.begin_reset(self._inner, task, seed))
+
+    def begin_step(self, action: str) -> ahead.Answer:
+        """Begin to apply an action."""
+        return self._counted("steps", ahead.begin_step(self._inner, action))
+
+    def begin_load(self, task: Task, state: bytes) -> ahead.Answer:
+        """Begin to continue a task from dumped bytes."""
+        return self._counted("restores", ahead.begin_load(self._inner, task, state))
 
     def snapshot(self) -> Any:
         """Return the whole state as a value of this process."""
@@ -85,8 +107,7 @@ class MeteredEnv:
 
     def load(self, task: Task, state: bytes) -> StepResult:
         """Continue a task from dumped bytes."""
-        self._meter.restores += 1
-        return self._inner.load(task, state)
+        return self.begin_load(task, state)()
 
     def state_hash(self) -> str:
         """Return a hash of everything that decides what follows."""
@@ -95,6 +116,21 @@ class MeteredEnv:
     def close(self) -> None:
         """Free what the instance holds."""
         self._inner.close()
+
+    def _counted(self, name: str, answer: ahead.Answer) -> ahead.Answer:
+        def answered() -> StepResult:
+            setattr(self._meter, name, getattr(self._meter, name) + 1)
+            try:
+                return answer()
+            finally:
+                self._count_restarts()
+
+        return answered
+
+    def _count_restarts(self) -> None:
+        if isinstance(self._inner, WorkerEnv):
+            self._meter.worker_restarts += self._inner.restarts - self._restarts
+            self._restarts = self._inner.restarts
 
     def count_replay(self) -> None:
         """Say that a state is now reached by playing actions again."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pivotopd.environments.ahead import Answer, begin_load, begin_reset, begin_step
 from pivotopd.environments.base import Env, StepResult, Task
 from pivotopd.environments.metered import count_replay
 from pivotopd.errors import EnvironmentFault, ReplayDivergence
@@ -45,22 +46,32 @@ def reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how
     Raises:
         ReplayDivergence: An observation, or the state after the last action, differs from the record.
     """
+    return begin_reach(env, task, seed, turns, turn, how)()
+
+
+def begin_reach(env: Env, task: Task, seed: int, turns: Sequence[Turn], turn: int, how: Reach) -> Answer:
+    """Begin what :func:`reach` does; several instances in processes get there at the same time."""
     recorded = turns[turn] if turn < len(turns) else None
     stored = recorded.snapshot if recorded is not None and env.spec.fork == "value" else None
-    if how == "snapshot" and stored is not None:
-        result = env.load(task, stored)
-    else:
-        count_replay(env)
-        result = env.reset(task, seed)
-        for index in range(turn):
+    restores = how == "snapshot" and stored is not None
+    first = begin_load(env, task, stored) if restores and stored else begin_reset(env, task, seed)
+    steps = [] if restores else [begin_step(env, turns[index].action) for index in range(turn)]
+
+    def reached() -> StepResult:
+        if not restores:
+            count_replay(env)
+        result = first()
+        for index, step in enumerate(steps):
             _compare(result.observation, turns[index].observation, index)
-            result = env.step(turns[index].action)
-    expected = recorded.observation if recorded else turns[turn - 1].next_observation
-    if expected is not None:
-        _compare(result.observation, expected, turn)
-    if recorded is not None and env.state_hash() != recorded.state_hash:
-        raise ReplayDivergence(f"the state before turn {turn} differs from the record", where=task.id)
-    return result
+            result = step()
+        expected = recorded.observation if recorded else turns[turn - 1].next_observation
+        if expected is not None:
+            _compare(result.observation, expected, turn)
+        if recorded is not None and env.state_hash() != recorded.state_hash:
+            raise ReplayDivergence(f"the state before turn {turn} differs from the record", where=task.id)
+        return result
+
+    return reached
 
 
 def replay(env: Env, task: Task, seed: int, turns: Sequence[Turn]) -> tuple[list[Passed], StepResult]:

@@ -9,7 +9,7 @@ Legend: B rows of a batch, L tokens of its longest row, N response tokens of all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -90,6 +90,34 @@ class TokenBatch:
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Split (N, ...) values into one tensor a row, in the order of ``rows``."""
         return torch.split(flat, list(self.response_lengths))
+
+    def spread(self, copies: Sequence[Sequence[int]]) -> tuple[TokenBatch, Tensor]:
+        """Return the same batch told of every copy of its rows, and where each copy's values are.
+
+        Its ids and places stay those of one copy: only :meth:`join` and :meth:`split` may be asked of it.
+
+        Args:
+            copies: For each row of what was batched the indices that its copies have elsewhere.
+
+        Returns:
+            The batch, and (N',) int64 indices into the N values of this one.
+        """
+        lengths = np.asarray(self.response_lengths, dtype=np.int64)
+        ends = np.cumsum(lengths)
+        places = [
+            np.tile(np.arange(end - length, end), len(copies[row]))
+            for row, length, end in zip(self.rows, lengths, ends, strict=True)
+        ]
+        told = replace(
+            self,
+            rows=tuple(copy for row in self.rows for copy in copies[row]),
+            response_lengths=tuple(
+                length
+                for row, length in zip(self.rows, self.response_lengths, strict=True)
+                for _ in copies[row]
+            ),
+        )
+        return told, torch.from_numpy(np.concatenate(places)).to(self.targets.device)
 
     def join(self, values: Sequence[Sequence[float]], dtype: torch.dtype = torch.float32) -> Tensor:
         """Return (N,) values of this batch, taken from per-row values of the whole batched sequence.

@@ -66,7 +66,7 @@ class SlotCache:
         return mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None, None, :]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but those at the given (B',) indices."""
+        """Have only the rows at the given (B',) indices, in that order; one may come several times."""
         self.rows = len(rows)
         for store in (self.keys, self.values):
             for layer, buffer in store.items():

@@ -5,7 +5,7 @@ Legend: B rows of a batch, L tokens of a prompt, T longest response, V vocabular
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from pivotopd.models.checkpoint import DTYPES, Policy, load_policy
 from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.prefixes import branch_packs, branches_of
+from pivotopd.models.repeats import repeats_of, tokens_of
 from pivotopd.models.sampling import draw, uniforms_of
 
 CPU_PASS_TOKENS = 2048
@@ -167,18 +168,25 @@ class TransformersEngine:
     def _values(
         self, requests: Sequence[ScoreRequest], of_batch: Callable[[TokenBatch], tuple[Tensor, ...]]
     ) -> list[tuple[Tensor, ...]]:
-        """Return each request's values, the first of which are its tokens' log-probabilities."""
+        """Return each request's values, the first of which are its tokens' log-probabilities.
+
+        Requests of the same tokens are computed once.
+        """
+        repeats = repeats_of([tokens_of(one) for one in requests])
+        distinct = [requests[index] for index in repeats.firsts]
         found: dict[int, tuple[Tensor, ...]] = {}
         with torch.inference_mode():
-            for batch in self._scoring_batches(requests):
+            for batch in self._scoring_batches(distinct):
                 values = [one.cpu() for one in of_batch(batch.to(self._device))]
-                self.counts += _scoring_counts(batch, requests)
+                self.counts += _pass_counts(batch, distinct)
                 parts = zip(*(batch.split(one) for one in values), strict=True)
-                for row, part in zip(batch.rows, parts, strict=True):
+                for place, part in zip(batch.rows, parts, strict=True):
                     if bool(part[0].isnan().any()):
+                        row = repeats.firsts[place]
                         raise NumericsError(f"score request {row} has log-probabilities that are not numbers")
-                    found[row] = part
-        return [found[index] for index in range(len(requests))]
+                    found[place] = part
+        self.counts += _scoring_counts(requests, repeats.later)
+        return [found[kind] for kind in repeats.kinds]
 
     def _scoring_batches(self, requests: Sequence[ScoreRequest]) -> list[TokenBatch]:
         """Return the requests in passes: prompts that begin alike together, all others right-padded."""
@@ -242,12 +250,17 @@ class TransformersEngine:
     def _decode(
         self, requests: Sequence[Request], indices: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """Decode one batch of requests, sorted by prompt length."""
+        """Decode one batch of requests, sorted by prompt length; equal prompts are read once."""
         device, limit = self._device, sampling.max_tokens
         lengths = [len(requests[index].prompt_ids) for index in indices]
         longest = max(lengths)
-        cache = SlotCache(len(indices), longest + min(limit, GROW_SLOTS))
-        logits = self._prefill(requests, indices, cache)
+        repeats = repeats_of([tuple(requests[index].prompt_ids) for index in indices])
+        cache = SlotCache(len(repeats.firsts), longest + min(limit, GROW_SLOTS))
+        logits = self._prefill(requests, [indices[first] for first in repeats.firsts], cache)
+        if repeats.any:
+            kinds = torch.tensor(repeats.kinds, device=device)
+            cache.keep(kinds)
+            logits = logits[kinds]
         uniforms = uniforms_of([requests[index].seed for index in indices], limit).to(device)
         stops = torch.tensor(self.loaded.stop_ids, device=device)
         out = torch.zeros((len(indices), limit), dtype=torch.int64, device=device)
@@ -277,7 +290,8 @@ class TransformersEngine:
             logits = self._step(tokens, positions, longest + step + 1, cache)
             positions = positions + 1
         self.counts += Counts(idle_tokens=idle)
-        return _completions(out, nats, count, stopped)
+        known = {row: lengths[row] for row in repeats.later}
+        return _completions(out, nats, count, stopped, known)
 
     @staticmethod
     def _check_finite(logprobs: Tensor, rows: Tensor, running: Tensor, indices: Sequence[int]) -> None:
@@ -291,23 +305,39 @@ class TransformersEngine:
             )
 
 
-def _scoring_counts(batch: TokenBatch, requests: Sequence[ScoreRequest]) -> Counts:
-    response, padded = sum(batch.response_lengths), batch.padded_tokens
-    context = sum(len(requests[row].prompt_ids) for row in batch.rows)
+def _pass_counts(batch: TokenBatch, requests: Sequence[ScoreRequest]) -> Counts:
+    """Return what a pass padded, and what its rows share."""
+    padded = batch.padded_tokens
+    contexts = sum(len(requests[row].prompt_ids) for row in batch.rows)
+    shared = contexts + sum(batch.response_lengths) + padded - batch.computed_tokens
+    return Counts(shared_context_tokens=shared, padded_tokens=padded)
+
+
+def _scoring_counts(requests: Sequence[ScoreRequest], repeated: Sequence[int]) -> Counts:
+    """Return the counts of one call, without those of its passes; ``repeated`` were not computed."""
+    contexts = [len(one.prompt_ids) for one in requests]
+    responses = [len(one.response_ids) for one in requests]
     return Counts(
-        scored_rows=len(batch.rows),
-        scored_context_tokens=context,
-        shared_context_tokens=context + response + padded - batch.computed_tokens,
-        scored_tokens=response,
-        padded_tokens=padded,
+        scored_rows=len(requests),
+        scored_context_tokens=sum(contexts),
+        scored_tokens=sum(responses),
+        repeated_rows=len(repeated),
+        repeated_tokens=sum(contexts[index] + responses[index] for index in repeated),
     )
 
 
-def _completions(out: Tensor, nats: Tensor, count: Tensor, stopped: Tensor) -> list[Completion]:
-    """Cut (B, T) tokens and log-probabilities to each row's count."""
+def _completions(
+    out: Tensor, nats: Tensor, count: Tensor, stopped: Tensor, known: Mapping[int, int]
+) -> list[Completion]:
+    """Cut (B, T) tokens and log-probabilities to each row's count; ``known`` has the tokens not read."""
     ids = out.cpu().numpy().astype(np.int32)
     values = nats.cpu().numpy()
     return [
-        Completion(ids[row, :length].copy(), values[row, :length].copy(), "stop" if ended else "length")
+        Completion(
+            ids[row, :length].copy(),
+            values[row, :length].copy(),
+            "stop" if ended else "length",
+            known.get(row, 0),
+        )
         for row, (length, ended) in enumerate(zip(count.tolist(), stopped.tolist(), strict=True))
     ]

@@ -88,11 +88,13 @@ class Query:
         task: The task.
         view: What the student sees there.
         snapshot: The environment's state, which only the oracle may read.
+        state_hash: The state's hash, by which an equal one is known again; None where there is none.
     """
 
     task: Task
     view: View
     snapshot: bytes | None
+    state_hash: str | None = None
 
 
 class Teacher(Protocol):

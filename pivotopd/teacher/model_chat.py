@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pivotopd.ledger import Counts
 from pivotopd.models.base import Codec, Generator, Request, Sampling
+from pivotopd.models.repeats import repeats_of
 from pivotopd.seeds import seed_of
 from pivotopd.teacher.chat import Answer, Ask
 
@@ -55,7 +56,13 @@ class ModelChat:
         self.name, self.where = self.speaker.name, self.speaker.where
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Return one answer a request."""
+        """Return one answer a request; equal requests, which have one seed, are answered once."""
+        repeats = repeats_of([(one.prompt, one.sample) for one in asks])
+        answers = self._answer([asks[index] for index in repeats.firsts])
+        self.spent += Counts(teacher_cached=len(repeats.later))
+        return [answers[kind] for kind in repeats.kinds]
+
+    def _answer(self, asks: Sequence[Ask]) -> list[Answer]:
         codec = self.speaker.codec
         prompts = [codec.encode_prompt(one.prompt) for one in asks]
         fitting = [index for index, ids in enumerate(prompts) if len(ids) <= self.prompt_tokens]

@@ -7,20 +7,25 @@ restricts that action to what the student's own prompt shows, so that the studen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar, cast
 
-from pivotopd.environments.base import Environment, TaskOracle, View
-from pivotopd.environments.replay import reach
+from pivotopd.environments.ahead import begin_step
+from pivotopd.environments.base import Env, Environment, Task, View
+from pivotopd.environments.replay import Passed, begin_reach
 from pivotopd.errors import ConfigError, EnvironmentFault, SearchLimit
 from pivotopd.ledger import Counts
 from pivotopd.records import Turn
 from pivotopd.teacher.base import Candidate, Query, Reading, Transcript, told
 
+_Answer = TypeVar("_Answer")
+
 
 @dataclass
 class OracleTeacher:
-    """Labels episodes by exact search.
+    """Labels episodes by exact search; a state that was asked about before is not searched again.
 
     Args:
         environment: Gives the oracle of each task.
@@ -35,6 +40,8 @@ class OracleTeacher:
     searches: int = 0
     search_limits: int = 0
     unreadable: int = 0
+    repeats: int = 0
+    _answers: dict[Hashable, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Name the teacher by its kind."""
@@ -42,8 +49,8 @@ class OracleTeacher:
 
     @property
     def spent(self) -> Counts:
-        """Nothing: its searches are its own counts."""
-        return Counts()
+        """Its searches are its own counts; here is how many of them were there already."""
+        return Counts(oracle_repeats=self.repeats)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -65,9 +72,10 @@ class OracleTeacher:
         again has no reading; both are counted.
         """
         readings = []
-        for transcript in transcripts:
+        begun = [self._begin_states(transcript) for transcript in transcripts]
+        for transcript, states in zip(transcripts, begun, strict=True):
             try:
-                readings.append(self._read(transcript))
+                readings.append(self._read(transcript, states()))
             except EnvironmentFault as fault:
                 self.unreadable += 1
                 readings.append(Reading((), unread=str(fault)))
@@ -97,64 +105,111 @@ class OracleTeacher:
         return [self.environment.distil(told(one)) if one.turns else None for one in transcripts]
 
     def _next(self, query: Query) -> str | None:
-        state = _stored(query.snapshot)
-        best = self._best(self.environment.oracle(query.task), state, query.view)
+        best = self._best(query.task, Passed(_stored(query.snapshot), query.state_hash or ""), query.view)
         return best[0] if best else None
 
-    def _best(self, oracle: TaskOracle, snapshot: bytes, view: View) -> tuple[str, ...]:
+    def _best(self, task: Task, state: Passed, view: View) -> tuple[str, ...]:
+        seen = _seen(view) if self.informed else None
         self.searches += 1
         try:
-            return oracle.best_actions(snapshot, view if self.informed else None)
+            return self._once(
+                (task, state.hash, "best", seen),
+                lambda: self.environment.oracle(task).best_actions(
+                    state.state, view if self.informed else None
+                ),
+            )
         except SearchLimit:
             self.search_limits += 1
             return ()
 
-    def _read(self, transcript: Transcript) -> Reading:
-        oracle = self.environment.oracle(transcript.task)
-        states = self._states(transcript)
+    def _distance(self, task: Task, state: Passed) -> int | None:
+        return self._once(
+            (task, state.hash, "distance"), lambda: self.environment.oracle(task).distance(state.state)
+        )
+
+    def _once(self, asked: tuple[Task, str, *tuple[Hashable, ...]], search: Callable[[], _Answer]) -> _Answer:
+        """Return what a search finds for a task, a state's hash and a question; search at most once.
+
+        Raises:
+            SearchLimit: The search was given up, now or before.
+        """
+        if not asked[1]:
+            return search()
+        if asked in self._answers:
+            self.repeats += 1
+        else:
+            try:
+                self._answers[asked] = search()
+            except SearchLimit as limit:
+                self._answers[asked] = limit
+        answer = self._answers[asked]
+        if isinstance(answer, SearchLimit):
+            raise answer
+        return cast("_Answer", answer)
+
+    def _read(self, transcript: Transcript, states: Sequence[Passed]) -> Reading:
         candidates: list[Candidate] = []
         for turn, before, after in zip(transcript.turns, states, states[1:], strict=False):
             if len(candidates) >= self.max_candidates:
                 break
-            candidate = self._candidate(oracle, transcript.turns, turn, before, after)
+            candidate = self._candidate(transcript, turn, before, after)
             if candidate is not None:
                 candidates.append(candidate)
         return Reading(tuple(candidates))
 
     def _candidate(
-        self, oracle: TaskOracle, turns: Sequence[Turn], turn: Turn, before: bytes, after: bytes
+        self, transcript: Transcript, turn: Turn, before: Passed, after: Passed
     ) -> Candidate | None:
+        task = transcript.task
         self.searches += 2
         try:
-            shortest, remaining = oracle.distance(before), oracle.distance(after)
+            shortest, remaining = self._distance(task, before), self._distance(task, after)
         except SearchLimit:
             self.search_limits += 1
             return None
         if shortest is None or (remaining is not None and remaining <= shortest):
             return None
-        best = self._best(oracle, before, view_of(turns, turn.turn))
+        best = self._best(task, before, view_of(transcript.turns, turn.turn))
         if not best:
             return Candidate(turn.turn, "", None, (), shortest, remaining)
         return Candidate(turn.turn, best[0], best[0], best[1:], shortest, remaining)
 
-    def _states(self, transcript: Transcript) -> list[bytes]:
-        """Return the state before each turn and after the last one; replay where the rows hold none."""
+    def _begin_states(self, transcript: Transcript) -> Callable[[], list[Passed]]:
+        """Begin to find the state before each turn and after the last one; replay where no row holds it."""
+        turns, task, seed = transcript.turns, transcript.task, transcript.episode.seed
+        if not turns:
+            return list
         env = self.environment.open()
-        try:
-            stored = [turn.snapshot for turn in transcript.turns]
-            if None in stored:
-                env.reset(transcript.task, transcript.episode.seed)
-                stored = []
-                for turn in transcript.turns:
-                    stored.append(env.dump())
-                    env.step(turn.action)
-            elif stored:
-                last = transcript.turns[-1]
-                reach(env, transcript.task, transcript.episode.seed, transcript.turns, last.turn, "snapshot")
-                env.step(last.action)
-            return [_stored(state) for state in (*stored, env.dump())] if stored else []
-        finally:
-            env.close()
+        if any(turn.snapshot is None for turn in turns):
+            return partial(_replayed, env, transcript)
+        reaching = begin_reach(env, task, seed, turns, turns[-1].turn, "snapshot")
+        stepping = begin_step(env, turns[-1].action)
+
+        def reached() -> list[Passed]:
+            try:
+                reaching()
+                stepping()
+                return [*(Passed(turn.snapshot or b"", turn.state_hash) for turn in turns), _now(env)]
+            finally:
+                env.close()
+
+        return reached
+
+
+def _replayed(env: Env, transcript: Transcript) -> list[Passed]:
+    try:
+        env.reset(transcript.task, transcript.episode.seed)
+        passed = []
+        for turn in transcript.turns:
+            passed.append(_now(env))
+            env.step(turn.action)
+        return [*passed, _now(env)]
+    finally:
+        env.close()
+
+
+def _now(env: Env) -> Passed:
+    return Passed(_stored(env.dump()), env.state_hash())
 
 
 def _stored(state: bytes | None) -> bytes:
@@ -165,6 +220,11 @@ def _stored(state: bytes | None) -> bytes:
             mend="choose another teacher",
         )
     return state
+
+
+def _seen(view: View) -> Hashable:
+    """Return what of a view an oracle goes by: neither the turn nor privileged text."""
+    return view.instruction, view.history, view.observation, view.admissible
 
 
 def view_of(turns: Sequence[Turn], turn: int) -> View:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,11 @@ import torch
 
 from pivotopd.bill import Cost
 from pivotopd.errors import ArtifactError, ConfigError, NumericsError
+from pivotopd.models import transformers_engine
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
+from pivotopd.models.batching import TokenBatch
 from pivotopd.models.checkpoint import Policy
+from pivotopd.models.repeats import Repeats
 from pivotopd.models.sampling import draw, uniforms_of
 from pivotopd.models.transformers_engine import TransformersEngine
 from tests.models.conftest import small_policy
@@ -266,3 +269,65 @@ def test_other_architectures(policy: Policy, kind: str) -> None:
     found = TransformersEngine(other, max_batch=5).generate(requests, SAMPLING)
     for request, completion in zip(requests, found, strict=True):
         _same(completion, Completion(*_arrays(_by_hand(other, request, SAMPLING))))
+
+
+def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no row be known as another's equal."""
+    monkeypatch.setattr(
+        "pivotopd.models.transformers_engine.repeats_of",
+        lambda keys: Repeats(tuple(range(len(keys))), tuple(range(len(keys)))),
+    )
+
+
+@pytest.mark.parametrize("max_batch", [5, 64])
+def test_equal_prompts_are_read_once_and_go_on_by_their_own_seeds(
+    stopping: Policy, max_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [one.prompt_ids for one in _requests(6, len(stopping.tokenizer))]
+    requests = [Request(prompts[index % 6], index) for index in range(20)]
+    engine = TransformersEngine(stopping, max_batch=max_batch)
+    found = engine.generate(requests, SAMPLING)
+    with monkeypatch.context() as patch:
+        _apart(patch)
+        apart = TransformersEngine(stopping, max_batch=max_batch)
+        expected = apart.generate(requests, SAMPLING)
+    for first, second in zip(found, expected, strict=True):
+        _same(first, second)
+    assert len({tuple(one.response_ids.tolist()) for one in found}) > 6
+    assert apart.counts.cached_prompt_tokens == 0
+    repeated = [one.cached_tokens for one in found]
+    assert all(one in (0, len(request.prompt_ids)) for one, request in zip(repeated, requests, strict=True))
+    if max_batch == 64:
+        assert engine.counts.cached_prompt_tokens == sum(len(one.prompt_ids) for one in requests[6:])
+        saved = Cost(1, apart.counts, {}).engine_positions - Cost(1, engine.counts, {}).engine_positions
+        padding = apart.counts.padded_tokens - engine.counts.padded_tokens
+        assert saved == engine.counts.cached_prompt_tokens + padding
+
+
+def test_equal_rows_are_scored_once(stopping: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [one.prompt_ids for one in _requests(7, len(stopping.tokenizer))]
+    rows = [ScoreRequest(texts[index % 7], texts[index % 3]) for index in range(30)]
+    passes: list[int] = []
+    batches = transformers_engine.micro_batches
+
+    def watched(distinct: Sequence[ScoreRequest], budget: int) -> list[TokenBatch]:
+        passes.append(len(distinct))
+        return batches(distinct, budget)
+
+    monkeypatch.setattr(transformers_engine, "micro_batches", watched)
+    engine = TransformersEngine(stopping, 90)
+    found, beside = engine.score(rows), engine.score_distributions(rows, 3)
+    assert passes == [21, 21]
+    with monkeypatch.context() as patch:
+        _apart(patch)
+        apart = TransformersEngine(stopping, 90)
+        for one, other in zip(found, apart.score(rows), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+        for (nats, top), (nats2, top2) in zip(beside, apart.score_distributions(rows, 3), strict=True):
+            np.testing.assert_allclose(nats, nats2, atol=1e-5)
+            np.testing.assert_allclose(top.nats, top2.nats, atol=1e-5)
+    for name in ("scored_rows", "scored_context_tokens", "scored_tokens"):
+        assert getattr(engine.counts, name) == getattr(apart.counts, name)
+    repeated = sum(len(one.prompt_ids) + len(one.response_ids) for one in rows[21:])
+    assert (engine.counts.repeated_rows, engine.counts.repeated_tokens) == (18, 2 * repeated)
+    assert (apart.counts.repeated_rows, apart.counts.repeated_tokens) == (0, 0)

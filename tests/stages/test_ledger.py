@@ -83,6 +83,8 @@ def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
         log["rounds"] += 1
         log["prompts"] += len(requests)
         log["prompt_tokens"] += sum(len(one.prompt_ids) for one in requests)
+        log["cached_prompt_tokens"] += sum(len(one.prompt_ids) for one in requests)
+        log["cached_prompt_tokens"] -= sum(map(len, {tuple(one.prompt_ids) for one in requests}))
         log["generated_tokens"] += sum(len(one.response_ids) for one in found)
         return found
 
@@ -90,6 +92,8 @@ def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
         log["scored_rows"] += len(requests)
         log["scored_context_tokens"] += sum(len(one.prompt_ids) for one in requests)
         log["scored_tokens"] += sum(len(one.response_ids) for one in requests)
+        log["repeated_rows"] += len(requests)
+        log["repeated_rows"] -= len({(tuple(one.prompt_ids), tuple(one.response_ids)) for one in requests})
         return score(self, requests)
 
     for name, counted in (("generate", generates), ("score", scores)):
@@ -121,7 +125,8 @@ def test_the_manifests_say_exactly_what_was_done(logged: tuple[StoredRun, Counte
     total = sum((spent(one) for one in made), Counts()).listed()
     assert {name: total[name] for name in log} == dict(log)
     assert log.keys() >= {"env_steps", "restores", "scored_rows", "learner_starts", "model_loads", "rounds"}
-    assert total["teacher_calls"] == total["cached_prompt_tokens"] == 0, "an oracle, and no prefix cache"
+    assert total["teacher_calls"] == total["worker_restarts"] == 0, "an oracle, and no processes"
+    assert 0 < total["repeated_rows"] < total["scored_rows"]
 
 
 def test_each_stage_pays_for_its_own(logged: tuple[StoredRun, Counter[str]]) -> None:

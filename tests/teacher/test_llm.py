@@ -317,6 +317,18 @@ def test_its_draws_depend_on_what_is_asked_and_on_the_run_alone(idle: Transcript
     assert one._seed(Ask("x")) != replace(one, run_seed=5)._seed(Ask("x"))
 
 
+def test_an_equal_request_to_a_model_of_this_process_is_answered_once() -> None:
+    engine = Engine("look")
+    chat = ModelChat(Speaker(engine, play.codec()), Sampling(1.0, 8), 9, 4)
+    asks = [Ask("x"), Ask("y"), Ask("x"), Ask("x", sample=1), Ask("y")]
+    answers = chat.ask(asks)
+    assert [one.prompt for one in answers] == ["x", "y", "x", "x", "y"]
+    assert [one.seed for one in engine.requests] == [chat._seed(asks[index]) for index in (0, 1, 3)]
+    assert (chat.spent.teacher_calls, chat.spent.teacher_cached) == (3, 2)
+    apart = [chat.ask([one])[0] for one in asks]
+    assert apart == answers
+
+
 def test_an_episode_that_is_too_long_for_it_is_not_read(idle: Transcript) -> None:
     other = episode(["look"] * 9, "f")
     engine = Engine(told())

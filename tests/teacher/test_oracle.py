@@ -230,18 +230,89 @@ def test_a_label_rests_on_what_the_prompt_showed_not_on_pairs_that_it_had_droppe
 
             return Noting(world_of(task), task.id, "move")
 
-    one = OracleTeacher(
-        Watched(EnvironmentSection(prompt="compact", generated=play.GAMES)), informed=True, max_candidates=50
-    )
+    def one() -> OracleTeacher:
+        environment = Watched(EnvironmentSection(prompt="compact", generated=play.GAMES))
+        return OracleTeacher(environment, informed=True, max_candidates=50)
+
     plan = play.plan(TASKS[0], {2, 4})
     roomy = played_with(play.prompter(), plan)
     tight = max(len(turn.prompt_ids) for turn in played_with(play.prompter(history=0), plan).turns)
-    one.read([roomy])
+    one().read([roomy])
     assert asked == [2, 4]
     asked.clear()
-    one.read([played_with(play.prompter(prompt_tokens=tight), plan)])
-    assert len(asked) == 2
+    one().read([played_with(play.prompter(prompt_tokens=tight), plan)])
+    assert asked, "what both turns show without pairs is the same: it is asked about once"
     assert max(asked) < 2
+
+
+# ---------------------------------------------------------------------- equal states
+
+
+class Counting(AlfworldEnvironment):
+    """The games of the tests; every question to an oracle is written down, with its state and view."""
+
+    def __init__(self) -> None:
+        super().__init__(EnvironmentSection(prompt="compact", generated=play.GAMES))
+        self.asked: list[tuple[object, ...]] = []
+
+    def oracle(self, task: Task) -> AlfworldOracle:
+        asked = self.asked
+
+        class Noting(AlfworldOracle):
+            def distance(self, state: bytes) -> int | None:
+                asked.append((task.id, from_bytes(state, "").state))
+                return super().distance(state)
+
+            def best_actions(self, state: bytes, view: View | None) -> tuple[str, ...]:
+                seen = view and (view.history, view.observation)
+                asked.append((task.id, from_bytes(state, "").state, seen))
+                return super().best_actions(state, view)
+
+        return Noting(world_of(task), task.id, "move")
+
+
+@pytest.mark.parametrize("informed", [False, True])
+def test_an_equal_state_is_searched_once_and_answered_as_if_it_were_searched_anew(
+    informed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = [played(play.plan(task, {2, 4}), task) for task in TASKS[:3]]
+    several += [played(play.lose(task, {3}), task) for task in TASKS[:3]]
+    queries = [
+        Query(one.task, view_of(one.turns, turn.turn), turn.snapshot, turn.state_hash)
+        for one in several
+        for turn in one.turns
+    ]
+    shared = OracleTeacher(Counting(), informed=informed, max_candidates=50)
+    found = shared.read(several), shared.next_actions(queries)
+    environment = shared.environment
+    assert isinstance(environment, Counting)
+    assert len(environment.asked) == len(set(environment.asked)), "no state is searched twice"
+    once = OracleTeacher(Counting(), informed=informed, max_candidates=50)
+    monkeypatch.setattr(once, "_once", lambda _, search: search())
+    assert found == (once.read(several), once.next_actions(queries))
+    assert shared.counts == once.counts
+    assert once.spent.oracle_repeats == 0
+    assert isinstance(once.environment, Counting)
+    assert shared.spent.oracle_repeats == len(once.environment.asked) - len(environment.asked) > 0
+
+
+def test_a_search_that_was_given_up_is_not_tried_again() -> None:
+    tried: list[bytes] = []
+
+    class Exhausting(AlfworldOracle):
+        def best_actions(self, state: bytes, view: View | None) -> tuple[str, ...]:
+            tried.append(state)
+            raise SearchLimit("too large")
+
+    transcript = played(play.plan(TASKS[0]))
+    turn = transcript.turns[0]
+    one = OracleTeacher(play.with_oracle(Exhausting), informed=False, max_candidates=5)
+    query = Query(transcript.task, view_of(transcript.turns, 0), turn.snapshot, turn.state_hash)
+    assert one.next_actions([query, query]) == [None, None]
+    assert (len(tried), one.counts["oracle_searches"], one.counts["oracle_searches_given_up"]) == (1, 2, 2)
+    unknown = replace(query, state_hash=None)
+    assert one.next_actions([unknown, unknown]) == [None, None]
+    assert len(tried) == 3, "without a hash nothing is known again"
 
 
 # ---------------------------------------------------------------------- limits and misuse
