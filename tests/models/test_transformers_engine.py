@@ -12,8 +12,8 @@ from pivotopd.bill import Cost
 from pivotopd.errors import ArtifactError, ConfigError, NumericsError
 from pivotopd.models import transformers_engine
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
-from pivotopd.models.batching import TokenBatch
 from pivotopd.models.checkpoint import Policy
+from pivotopd.models.prefixes import Branches
 from pivotopd.models.repeats import Repeats
 from pivotopd.models.sampling import draw, uniforms_of
 from pivotopd.models.transformers_engine import TransformersEngine
@@ -308,13 +308,13 @@ def test_equal_rows_are_scored_once(stopping: Policy, monkeypatch: pytest.Monkey
     texts = [one.prompt_ids for one in _requests(7, len(stopping.tokenizer))]
     rows = [ScoreRequest(texts[index % 7], texts[index % 3]) for index in range(30)]
     passes: list[int] = []
-    batches = transformers_engine.micro_batches
+    branches = transformers_engine.branches_of
 
-    def watched(distinct: Sequence[ScoreRequest], budget: int) -> list[TokenBatch]:
+    def watched(distinct: Sequence[ScoreRequest], budget: int) -> tuple[list[Branches], list[int]]:
         passes.append(len(distinct))
-        return batches(distinct, budget)
+        return branches(distinct, budget)
 
-    monkeypatch.setattr(transformers_engine, "micro_batches", watched)
+    monkeypatch.setattr(transformers_engine, "branches_of", watched)
     engine = TransformersEngine(stopping, 90)
     found, beside = engine.score(rows), engine.score_distributions(rows, 3)
     assert passes == [21, 21]
