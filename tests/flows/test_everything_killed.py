@@ -37,6 +37,7 @@ LAST_ARTIFACTS = 3
 STARTS = 12
 """Most starts of the command after the last kill; one is enough where no job is left broken."""
 PAUSE_S = 3.0
+"""Longest pause before a kill: some start-ups, some work, some ends of a stage lie in it."""
 
 
 def published(root: str) -> dict[str, Artifact]:
@@ -108,9 +109,8 @@ def _kill_all(platform: Platform, artifacts: int) -> list[str]:
         order = order or [VICTIMS[int(one)] for one in moments.permutation(len(VICTIMS))]
         wanted = int((kill + 1) / KILLS * (artifacts - LAST_ARTIFACTS))
         _advance(platform, wanted)
-        time.sleep(float(moments.uniform(0, PAUSE_S)))  # inside a stage, between its files, or at the start
-        platform.command()
-        killed.append(f"  from {wanted:2} artifacts on: {platform.kill(order.pop())}")
+        pause_s = float(moments.uniform(0, PAUSE_S))
+        killed.append(f"  from {wanted:2} artifacts on: {platform.kill(order.pop(), pause_s)}")
     return killed
 
 

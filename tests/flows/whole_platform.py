@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import pytest
 
+from pivotopd.artifacts import Store
 from pivotopd.compiled_operators import extensions_folder
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config
@@ -182,23 +183,29 @@ class Platform:
                     found[int(folder.name)] = words
         return found
 
-    def kill(self, victim: str) -> str:
-        """Kill one part outright, start a server again, and say who was killed."""
+    def kill(self, victim: str, pause_s: float) -> str:
+        """Kill one part outright after a pause, start a server again, and say who was killed.
+
+        Args:
+            victim: One of :data:`VICTIMS`.
+            pause_s: Of a job, seconds after it was seen at work: it may import, work, publish or end by then.
+        """
         servers: dict[str, Server] = {
             "S3 server": self.s3, "MLflow server": self.mlflow, "Prefect server": self.prefect
         }  # fmt: skip
-        if victim in servers:
-            servers[victim].stop()
-            servers[victim].start()
-            servers[victim].wait()
-            return victim
+        if victim in ("stage", "batch script"):
+            return self._kill_job(victim, pause_s)
+        time.sleep(pause_s)
+        command = self.command()
         if victim == "orchestrator":
-            command = self.command()
             with suppress(ProcessLookupError):
                 os.killpg(command.pid, signal.SIGKILL)
             command.wait(timeout=PATIENCE_S)
-            return victim
-        return self._kill_job(victim)
+        else:
+            servers[victim].stop()
+            servers[victim].start()
+            servers[victim].wait()
+        return victim
 
     def begun(self) -> list[str]:
         """Return the names of the jobs that have begun, one for each time: such as ``update-0001``."""
@@ -231,13 +238,16 @@ class Platform:
             os.killpg(self._command.pid, signal.SIGKILL)
             self._command.wait()
 
-    def _kill_job(self, victim: str) -> str:
+    def _kill_job(self, victim: str, pause_s: float) -> str:
         """Kill a stage that runs as a job, or the batch script above it; wait until there is one."""
         killed: list[str] = []
 
         def met() -> bool:
             self.command()  # one that ended because of a broken job is started again
             for process, words in self.stages().items():
+                if self._published(words):
+                    continue
+                time.sleep(pause_s)
                 with suppress(OSError):
                     script = script_of(process)
                     if script is not None:  # without one, it is what a killed script left behind
@@ -248,6 +258,12 @@ class Platform:
 
         self.wait_until(met, f"a {victim} to kill")
         return killed[0]
+
+    def _published(self, words: list[str]) -> bool:
+        """Say whether the artifact is there that a stage's command line is to make."""
+        stage, iteration = words[2].rpartition(".")[2], int(words[4].removeprefix("--iteration="))
+        folder = f"{self.config.name}/iterations/{iteration:04d}/{stage}"
+        return any(path.endswith("/manifest.json") for path in Store(ROOT).blobs.find(folder))
 
 
 def words_of(process: int) -> list[str]:
