@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from types import TracebackType
 from typing import Self
 
+from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -124,8 +125,14 @@ class Watcher:
         )
         if self._config.tracking.enabled:
             uri = tracking_uri(self._config.tracking.uri, root)
-            self._console.print(f"MLflow:    mlflow ui --backend-store-uri {uri}", soft_wrap=True)
-        self._console.print("Prefect:   prefect server start    (then open the address that it prints)")
+            shown = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+            self._console.print(f"MLflow:    {shown}", soft_wrap=True)
+        server = PREFECT_API_URL.value()
+        page = server.rstrip("/").removesuffix("/api") if server else ""
+        self._console.print(
+            f"Prefect:   {page or 'prefect server start    (then open the address that it prints)'}",
+            soft_wrap=True,
+        )
 
     def _before_and_after(self) -> Table:
         first, last = self._evaluations[0], self._evaluations[-1]

@@ -21,6 +21,9 @@ from tests.small_student import small_config
 
 pytestmark = pytest.mark.slow
 PER_ITERATION = ("rollout", "label", "recover", "update")
+SMALL_DIAGNOSIS = (
+    "split=train", "tasks=4", "temperature=1.0", "repeats=1", "replays=2", "draws=100", "recovery_draws=100",
+)  # fmt: skip
 TASKS = ["evaluate 0000", *(f"{stage} {i:04d}" for i in (0, 1) for stage in PER_ITERATION), "evaluate 0002"]
 
 
@@ -79,7 +82,13 @@ def client(platform: Platform) -> Iterator[Any]:
 
 def run_by_hand(platform: Platform, config: Path) -> str:
     """Ask for a training as a person does, and return the flow run's id."""
-    out = platform.prefect("deployment", "run", "pivotopd-train/by-hand", "-p", f"config_path={config}")
+    return ask(platform, "pivotopd-train/by-hand", config_path=config)
+
+
+def ask(platform: Platform, deployment: str, **parameters: object) -> str:
+    """Ask for a flow run of a deployment as a person does, and return its id."""
+    given = [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
+    out = platform.prefect("deployment", "run", deployment, *given)
     return next(line.split("UUID:")[1].strip() for line in out.splitlines() if "UUID:" in line)
 
 
@@ -225,6 +234,36 @@ def test_cancel_leaves_no_process_behind(
     platform.prefect("flow-run", "cancel", run)
     wait_for(lambda: state(client, run) == "Cancelled", "the cancellation")
     wait_for(lambda: marked(f"{MARK}=second").keys() <= before, "the end of the run's processes")
+
+
+# ------------------------------------------------------- comparisons and diagnoses
+
+
+def test_a_comparison_and_a_diagnosis_show_their_reports(
+    platform: Platform, client: Any, by_clock: str, base: Path, student: Path
+) -> None:
+    """Both at once: the worker's processes, the comparison's runs and their reports."""
+    home = base / "compared"
+    write_config(home, student, iterations=1, evaluation__recovery_mistakes=0)
+    arms = {"pivotopd": {}, "preventive_only": {"recovery.depth": 0}}
+    said = {"name": "by-worker", "base": "config.yaml", "seeds": [0], "methods": arms}
+    (home / "experiment.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+    compared = ask(platform, "pivotopd-compare/compare", path=home / "experiment.yaml", jobs=2)
+    settings = [f"diagnosis.{one}" for one in SMALL_DIAGNOSIS]
+    address = base / "clock/runs/small"
+    diagnosed = ask(platform, "pivotopd-diagnose/diagnose", run=address, overrides=json.dumps(settings))
+    wait_for(lambda: ended(client, compared) and ended(client, diagnosed), "the end of both")
+    for run in (compared, diagnosed):
+        assert state(client, run) == "Completed", client.read_flow_run(run).state.message
+
+    shown = {one["key"]: one["data"] for one in client.request("POST", "/artifacts/filter", json={}).json()}
+    assert "\n| preventive_only | " in shown["by-worker-comparison-report"]
+    [page] = (home / "runs/comparisons").glob("*/report.html")
+    assert "preventive_only" in page.read_text(encoding="utf-8")
+    assert shown["small-diagnosis-report"].startswith("# ")
+    states = tasks_of(client, diagnosed)
+    assert {"diagnose 0000", "diagnose 0002", "diagnosis_report 0002"} <= states.keys()
+    assert set(states.values()) == {"Completed"}
 
 
 # ------------------------------------------------------- flows in this process, same server
