@@ -17,6 +17,7 @@ from pivotopd.config_files import dump_config
 from stages.command import STAGES
 from tests.flows.prefect_server import MARK, Platform, kill, marked, project, wait_for
 from tests.flows.runs import ROOT
+from tests.slurm_node import slurm_node
 from tests.small_student import small_config
 
 pytestmark = pytest.mark.slow
@@ -85,10 +86,10 @@ def run_by_hand(platform: Platform, config: Path) -> str:
     return ask(platform, "pivotopd-train/by-hand", config_path=config)
 
 
-def ask(platform: Platform, deployment: str, **parameters: object) -> str:
+def ask(platform: Platform, deployment: str, *options: str, **parameters: object) -> str:
     """Ask for a flow run of a deployment as a person does, and return its id."""
     given = [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
-    out = platform.prefect("deployment", "run", deployment, *given)
+    out = platform.prefect("deployment", "run", deployment, *options, *given)
     return next(line.split("UUID:")[1].strip() for line in out.splitlines() if "UUID:" in line)
 
 
@@ -106,6 +107,19 @@ def tasks_of(client: Any, run: str) -> dict[str, str]:
 
     tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(run)])))
     return {one.name: str(one.state_name) for one in sorted(tasks, key=lambda one: one.expected_start_time)}
+
+
+def lines_of(client: Any, name: str) -> list[str]:
+    """Return the log of the flow runs whose name begins so, once it has any stale artifact in it."""
+
+    def look() -> list[str]:
+        runs = {one.id for one in client.read_flow_runs() if one.name.startswith(name)}
+        body = {"limit": 200, "sort": "TIMESTAMP_ASC"}
+        logs = client.request("POST", "/logs/filter", json=body | {"logs": {"level": {"ge_": 20}}}).json()
+        lines = [one["message"] for one in logs if one["flow_run_id"] and UUID(one["flow_run_id"]) in runs]
+        return lines if any("to bring it up to date" in line for line in lines) else []
+
+    return wait_for(look, "what is stale")
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +280,35 @@ def test_a_comparison_and_a_diagnosis_show_their_reports(
     assert set(states.values()) == {"Completed"}
 
 
+# ------------------------------------------------------- a node of SLURM
+
+
+def test_a_stage_is_run_again_as_a_job_of_slurm(
+    platform: Platform, client: Any, by_clock: str, base: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    before = contents(base / "clock")
+    address = f"{base}/clock/runs/small"
+    with slurm_node() as conf:
+        platform.start_worker("slurm", "pivotopd-slurm", SLURM_CONF=str(conf))
+        variables = ("-jv", "memory_gb=2", "-jv", "cpus=1")
+        overrides = '["recovery.limit=3"]'
+        run = ask(
+            platform, "pivotopd-stage/stage-slurm", *variables,
+            run=address, stage="recover", iteration=1, overrides=overrides, only="true",
+        )  # fmt: skip
+        wait_for(lambda: ended(client, run), "the job")
+        kill(marked(f"{MARK}=slurm"))
+    assert state(client, run) == "Completed", client.read_flow_run(run).state.message
+    [added] = contents(base / "clock").keys() - before.keys()
+    assert "/0001/recover/" in added
+    tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")
+    found = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
+    [rerun] = [one for one in found if one.data.tags["pivotopd.run_uri"] == f"{base}/clock/runs/{added}"]
+    assert rerun.data.tags["slurm_job"] == "1"
+
+
 # ------------------------------------------------------- flows in this process, same server
 
 
@@ -308,6 +351,12 @@ def test_a_stage_is_run_again_with_a_slot_of_the_gpu_limit(
     [added] = contents(base / "clock").keys() - before.keys()
     assert added.endswith(outcome["rollout 0000"])
     assert contents(base / "clock").items() >= before.items(), "the old artifact stays"
+    told = [
+        line for line in lines_of(client, "rollout of") if line.startswith("  ") and "pivotopd" not in line
+    ]
+    stale = {" ".join(line.split()[:-1]) for line in told}
+    assert {"label 0000", "update 0000", "rollout 0001", "evaluate 0002"} <= stale
+    assert not stale & {"rollout 0000", "evaluate 0000"}
     stage(address, "rollout", 0, [smaller, "launch.resources.gpus=1"], only=True)
     stage(address, "rollout", 1, [smaller], only=True)
     tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")
