@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from benchmarks.iteration import Bench, Outcome, Shape, student_folder
 from benchmarks.ratios import bootstrap_interval, growth
@@ -133,7 +132,10 @@ def _by_seconds(axis: Axis, laps: Sequence[Sequence[Outcome]]) -> Measure:
     """Return the exponent of the time; for a part of an iteration that is the stages' own wall seconds."""
     whole = axis.seconds == ("",)
     sizes = [axis.size(*both) for both in zip(axis.shapes, laps[0], strict=True)]
-    took = partial(_seconds, parts=axis.seconds) if not whole else (lambda one: one.cost.cpu_s)
+
+    def took(one: Outcome) -> float:
+        return one.cost.cpu_s if whole else one.seconds_of(*axis.seconds)
+
     exponents = [growth(sizes, [took(one) for one in lap]) for lap in laps]
     low, high = bootstrap_interval(exponents, seed=0)
     return Measure(
@@ -152,10 +154,6 @@ def _by_seconds(axis: Axis, laps: Sequence[Sequence[Outcome]]) -> Measure:
         },
         note="exponent; fixed costs make it smaller",
     )
-
-
-def _seconds(one: Outcome, *, parts: tuple[str, ...]) -> float:
-    return sum(value for name, value in one.seconds.items() if name.startswith(parts))
 
 
 def _flat(bench: Bench, quick: bool) -> Measure:

@@ -129,6 +129,10 @@ class Outcome:
         seconds = {key: value + other.seconds.get(key, 0.0) for key, value in self.seconds.items()}
         return replace(self, cost=self.cost + other.cost, seconds=seconds)
 
+    def seconds_of(self, *parts: str) -> float:
+        """Return the wall seconds of phases whose ``stage/phase`` begins with any of some texts."""
+        return sum(value for name, value in self.seconds.items() if name.startswith(parts))
+
 
 @dataclass
 class SlowTeacher:

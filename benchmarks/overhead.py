@@ -126,7 +126,7 @@ def _counts(shape: Shape, blocks: Blocks, name: str) -> dict[str, Count]:
     """Return what an arm did, exactly, and what stands beside it in the other clock."""
     one, base = blocks[0][name], blocks[0][BASE].counts
     chains = one.own.get("recover/chains", 0) - one.own.get("recover/stopped_over_cap", 0)
-    detection = [100 * _seconds(block[name], "label") / (block[BASE].cost.wall_s / 2) for block in blocks]
+    detection = [100 * block[name].seconds_of("label/") / (block[BASE].cost.wall_s / 2) for block in blocks]
     trained = 100 * (one.counts.training_input_tokens / base.training_input_tokens - 1)
     return {
         "episodes": shape.episodes,
@@ -153,10 +153,6 @@ def _counts(shape: Shape, blocks: Blocks, name: str) -> dict[str, Count]:
         "seconds_of_base": round(blocks[0][BASE].cost.wall_s / 2, 2),
         "blocks": len(blocks),
     }
-
-
-def _seconds(one: Outcome, stage: str) -> float:
-    return sum(value for name, value in one.seconds.items() if name.startswith(f"{stage}/"))
 
 
 def _native(shapes: Mapping[str, Shape], blocks: Blocks) -> Iterator[Measure]:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from types import TracebackType
 from typing import Self
 
+from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -125,7 +126,12 @@ class Watcher:
         if self._config.tracking.enabled:
             there = where_to_look(tracking_uri(self._config.tracking.uri, root))
             self._console.print(f"MLflow:    {there}", soft_wrap=True)
-        self._console.print("Prefect:   prefect server start    (then open the address that it prints)")
+        server = PREFECT_API_URL.value()
+        page = server.rstrip("/").removesuffix("/api") if server else ""
+        self._console.print(
+            f"Prefect:   {page or 'prefect server start    (then open the address that it prints)'}",
+            soft_wrap=True,
+        )
 
     def _before_and_after(self) -> Table:
         first, last = self._evaluations[0], self._evaluations[-1]

@@ -15,9 +15,12 @@ from flows import compare as comparison
 from flows import diagnose as diagnosis
 from flows import evaluate as evaluation
 from flows import train as training
-from flows.board import Board
+from flows.board import Board, show_report
+from flows.rerun import stale_lines
 from flows.tasks import run_job
 from flows.train_cli import checked
+from pivotopd.comparison.report import tables_as_markdown
+from pivotopd.comparison.results import Comparison
 from pivotopd.config_files import apply_overrides, load_config
 from pivotopd.errors import PivotError
 from pivotopd.runs.newest import newest_run
@@ -116,7 +119,12 @@ def compare(path: Word, jobs: Annotated[int, Field(ge=1)] = 1) -> Outcome:
         jobs: Runs at once.
     """
     logger = get_run_logger()
-    comparison.listen(comparison.Listener(say=logger.info, done=lambda _, at: logger.info("report: %s", at)))
+
+    def reported(compared: Comparison, address: str) -> None:
+        logger.info("report: %s", address)
+        show_report(f"{compared.experiment.name}-comparison", tables_as_markdown(compared))
+
+    comparison.listen(comparison.Listener(say=logger.info, done=reported))
     outcome: Outcome = comparison.with_jobs(jobs)(path, return_state=True)
     return outcome
 
@@ -155,6 +163,8 @@ def _rerun(run: str, name: str, iteration: int | None, overrides: list[str], *, 
             board.add(done)
             digests[describe(job)] = done.artifact.digest
         board.show()
+        for line in stale_lines(work, jobs, overrides, iteration):
+            get_run_logger().info("%s", line)
     return digests
 
 

@@ -117,14 +117,35 @@ def show_stale(
         }
         typer.echo(json.dumps(told, indent=2))
         return
-    if stale:
-        typer.echo(f"{'would be ' if dry_run else ''}stale: made from what this replaces, and kept")
-        for one in stale:
-            at = "" if one.manifest.iteration is None else f" {one.manifest.iteration:04d}"
-            typer.echo(f"  {one.manifest.stage + at:18} {one.digest[:12]}")
-        typer.echo("to bring it up to date:")
-        for line in mend:
-            typer.echo(f"  {line}")
+    for line in _lines(stale, mend, dry_run=dry_run):
+        typer.echo(line)
+
+
+def stale_lines(
+    work: Work, jobs: Sequence[Job], overrides: Sequence[str], iteration: int | None
+) -> list[str]:
+    """Return lines that name what rests on replaced artifacts and how to mend it; none if nothing does.
+
+    Args:
+        work: The run, with the overrides.
+        jobs: What was run again.
+        overrides: Settings that differ from the run's.
+        iteration: Iteration of the jobs.
+    """
+    from stages.stale import stale_after
+
+    stale = stale_after(work.layout, jobs)
+    return _lines(stale, _mend(work.layout.uri, overrides, iteration), dry_run=False)
+
+
+def _lines(stale: Sequence[Artifact], mend: Sequence[str], *, dry_run: bool) -> list[str]:
+    if not stale:
+        return []
+    lines = [f"{'would be ' if dry_run else ''}stale: made from what this replaces, and kept"]
+    for one in stale:
+        at = "" if one.manifest.iteration is None else f" {one.manifest.iteration:04d}"
+        lines.append(f"  {one.manifest.stage + at:18} {one.digest[:12]}")
+    return [*lines, "to bring it up to date:", *(f"  {line}" for line in mend)]
 
 
 def _plain(artifact: Artifact) -> dict[str, object]:

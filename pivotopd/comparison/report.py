@@ -27,14 +27,23 @@ def report_files(comparison: Comparison) -> dict[str, bytes]:
     }
 
 
-def _markdown(comparison: Comparison, tables: list[Table], plots: list[Plot]) -> str:
-    """Return all tables in Markdown, with links to the figures beside it."""
+def tables_as_markdown(comparison: Comparison) -> str:
+    """Return title, missing runs and all tables in Markdown."""
+    return _tables(comparison, tables_of(comparison))
+
+
+def _tables(comparison: Comparison, tables: list[Table]) -> str:
     head = f"# {comparison.experiment.name}\n"
     if comparison.missing:
         listed = "\n".join(f"* {run.arm}, seed {run.seed}: {run.state}" for run in comparison.missing)
         head += f"\n**Missing:**\n\n{listed}\n"
+    return "\n".join([head, *(table.markdown() for table in tables)])
+
+
+def _markdown(comparison: Comparison, tables: list[Table], plots: list[Plot]) -> str:
+    """Return all tables in Markdown, with links to the figures beside it."""
     images = [f"![{plot.title}: {plot.text}]({plot.name})\n" for plot in plots]
-    return "\n".join([head, *(table.markdown() for table in tables), *images])
+    return "\n".join([_tables(comparison, tables), *images])
 
 
 def _page(comparison: Comparison, tables: list[Table], plots: list[Plot]) -> str:

@@ -82,10 +82,12 @@ class Platform:
         self._start("server", ["server", "start", "--port", str(port)], environment)
         wait_for(self._healthy, f"no Prefect server at {self.url}")
 
-    def start_worker(self, mark: str) -> None:
-        """Start a worker of the pool of processes."""
+    def start_worker(self, mark: str, pool: str = "pivotopd", **variables: str) -> None:
+        """Start a worker of a pool, with its mark and other variables."""
         self._start(
-            mark, ["worker", "start", "--pool", "pivotopd", "--name", mark], self.environment | {MARK: mark}
+            mark,
+            ["worker", "start", "--pool", pool, "--name", mark],
+            self.environment | {MARK: mark} | variables,
         )
 
     def prefect(self, *arguments: str) -> str:

@@ -17,10 +17,14 @@ from pivotopd.config_files import dump_config
 from stages.command import STAGES
 from tests.flows.prefect_server import MARK, Platform, kill, marked, project, wait_for
 from tests.flows.runs import ROOT
+from tests.slurm_node import slurm_node
 from tests.small_student import small_config
 
 pytestmark = pytest.mark.slow
 PER_ITERATION = ("rollout", "label", "recover", "update")
+SMALL_DIAGNOSIS = (
+    "split=train", "tasks=4", "temperature=1.0", "repeats=1", "replays=2", "draws=100", "recovery_draws=100",
+)  # fmt: skip
 TASKS = ["evaluate 0000", *(f"{stage} {i:04d}" for i in (0, 1) for stage in PER_ITERATION), "evaluate 0002"]
 
 
@@ -79,7 +83,13 @@ def client(platform: Platform) -> Iterator[Any]:
 
 def run_by_hand(platform: Platform, config: Path) -> str:
     """Ask for a training as a person does, and return the flow run's id."""
-    out = platform.prefect("deployment", "run", "pivotopd-train/by-hand", "-p", f"config_path={config}")
+    return ask(platform, "pivotopd-train/by-hand", config_path=config)
+
+
+def ask(platform: Platform, deployment: str, *options: str, **parameters: object) -> str:
+    """Ask for a flow run of a deployment as a person does, and return its id."""
+    given = [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
+    out = platform.prefect("deployment", "run", deployment, *options, *given)
     return next(line.split("UUID:")[1].strip() for line in out.splitlines() if "UUID:" in line)
 
 
@@ -97,6 +107,19 @@ def tasks_of(client: Any, run: str) -> dict[str, str]:
 
     tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(run)])))
     return {one.name: str(one.state_name) for one in sorted(tasks, key=lambda one: one.expected_start_time)}
+
+
+def lines_of(client: Any, name: str) -> list[str]:
+    """Return the log of the flow runs whose name begins so, once it has any stale artifact in it."""
+
+    def look() -> list[str]:
+        runs = {one.id for one in client.read_flow_runs() if one.name.startswith(name)}
+        body = {"limit": 200, "sort": "TIMESTAMP_ASC"}
+        logs = client.request("POST", "/logs/filter", json=body | {"logs": {"level": {"ge_": 20}}}).json()
+        lines = [one["message"] for one in logs if one["flow_run_id"] and UUID(one["flow_run_id"]) in runs]
+        return lines if any("to bring it up to date" in line for line in lines) else []
+
+    return wait_for(look, "what is stale")
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +250,65 @@ def test_cancel_leaves_no_process_behind(
     wait_for(lambda: marked(f"{MARK}=second").keys() <= before, "the end of the run's processes")
 
 
+# ------------------------------------------------------- comparisons and diagnoses
+
+
+def test_a_comparison_and_a_diagnosis_show_their_reports(
+    platform: Platform, client: Any, by_clock: str, base: Path, student: Path
+) -> None:
+    """Both at once: the worker's processes, the comparison's runs and their reports."""
+    home = base / "compared"
+    write_config(home, student, iterations=1, evaluation__recovery_mistakes=0)
+    arms = {"pivotopd": {}, "preventive_only": {"recovery.depth": 0}}
+    said = {"name": "by-worker", "base": "config.yaml", "seeds": [0], "methods": arms}
+    (home / "experiment.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+    compared = ask(platform, "pivotopd-compare/compare", path=home / "experiment.yaml", jobs=2)
+    settings = [f"diagnosis.{one}" for one in SMALL_DIAGNOSIS]
+    address = base / "clock/runs/small"
+    diagnosed = ask(platform, "pivotopd-diagnose/diagnose", run=address, overrides=json.dumps(settings))
+    wait_for(lambda: ended(client, compared) and ended(client, diagnosed), "the end of both")
+    for run in (compared, diagnosed):
+        assert state(client, run) == "Completed", client.read_flow_run(run).state.message
+
+    shown = {one["key"]: one["data"] for one in client.request("POST", "/artifacts/filter", json={}).json()}
+    assert "\n| preventive_only | " in shown["by-worker-comparison-report"]
+    [page] = (home / "runs/comparisons").glob("*/report.html")
+    assert "preventive_only" in page.read_text(encoding="utf-8")
+    assert shown["small-diagnosis-report"].startswith("# ")
+    states = tasks_of(client, diagnosed)
+    assert {"diagnose 0000", "diagnose 0002", "diagnosis_report 0002"} <= states.keys()
+    assert set(states.values()) == {"Completed"}
+
+
+# ------------------------------------------------------- a node of SLURM
+
+
+def test_a_stage_is_run_again_as_a_job_of_slurm(
+    platform: Platform, client: Any, by_clock: str, base: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    before = contents(base / "clock")
+    address = f"{base}/clock/runs/small"
+    with slurm_node() as conf:
+        platform.start_worker("slurm", "pivotopd-slurm", SLURM_CONF=str(conf))
+        variables = ("-jv", "memory_gb=2", "-jv", "cpus=1")
+        overrides = '["recovery.limit=3"]'
+        run = ask(
+            platform, "pivotopd-stage/stage-slurm", *variables,
+            run=address, stage="recover", iteration=1, overrides=overrides, only="true",
+        )  # fmt: skip
+        wait_for(lambda: ended(client, run), "the job")
+        kill(marked(f"{MARK}=slurm"))
+    assert state(client, run) == "Completed", client.read_flow_run(run).state.message
+    [added] = contents(base / "clock").keys() - before.keys()
+    assert "/0001/recover/" in added
+    tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")
+    found = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
+    [rerun] = [one for one in found if one.data.tags["pivotopd.run_uri"] == f"{base}/clock/runs/{added}"]
+    assert rerun.data.tags["slurm_job"] == "1"
+
+
 # ------------------------------------------------------- flows in this process, same server
 
 
@@ -269,6 +351,12 @@ def test_a_stage_is_run_again_with_a_slot_of_the_gpu_limit(
     [added] = contents(base / "clock").keys() - before.keys()
     assert added.endswith(outcome["rollout 0000"])
     assert contents(base / "clock").items() >= before.items(), "the old artifact stays"
+    told = [
+        line for line in lines_of(client, "rollout of") if line.startswith("  ") and "pivotopd" not in line
+    ]
+    stale = {" ".join(line.split()[:-1]) for line in told}
+    assert {"label 0000", "update 0000", "rollout 0001", "evaluate 0002"} <= stale
+    assert not stale & {"rollout 0000", "evaluate 0000"}
     stage(address, "rollout", 0, [smaller, "launch.resources.gpus=1"], only=True)
     stage(address, "rollout", 1, [smaller], only=True)
     tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")

@@ -266,7 +266,7 @@ OURS = re.compile(
     r"|(evaluate|rollout|label|recover|update) \d{4} +[\d.]+ s  .*"
     r"|held-out games *|stages *|[┏┡└┃│┳╇┴].*| +\d+ episodes; recovery from \d+ recorded mistakes *"
     r"|whole run: \d+ s|artifacts: .*/small|           pivotopd inspect .*/small"
-    r"|MLflow:    mlflow ui .*|Prefect:   prefect server start .*"
+    r"|MLflow:    (mlflow ui|http://).*|Prefect:   prefect server start .*"
 )
 
 
