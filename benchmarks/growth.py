@@ -131,7 +131,7 @@ def _by_seconds(axis: Axis, laps: Sequence[Sequence[Outcome]]) -> Measure:
     """Return the exponent of the time; for a part of an iteration that is the stages' own wall seconds."""
     whole = axis.seconds == ("",)
     sizes = [axis.size(*both) for both in zip(axis.shapes, laps[0], strict=True)]
-    
+
     def took(one: Outcome) -> float:
         return one.cost.cpu_s if whole else one.seconds_of(*axis.seconds)
 
