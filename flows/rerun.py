@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -51,16 +51,11 @@ def _show_plan(work: Work, jobs: Sequence[Job]) -> None:
 
 def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]:
     """Do the jobs, as a run in MLflow below the training's where there is anything to do."""
-    from stages.runner import perform
+    from stages.command import perform_saying
 
-    def through(job: Job) -> Done:
-        done = perform(work, job)
-        if not quiet:
-            _show_done(done)
-        return done
-
+    say: Callable[[str], None] = (lambda _line: None) if quiet else typer.echo
     if all(work.find(job) is not None for job in jobs):
-        return [through(job) for job in jobs]
+        return [perform_saying(work, job, say) for job in jobs]
     from flows.prefect_defaults import set_prefect_defaults
 
     set_prefect_defaults()
@@ -69,18 +64,9 @@ def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]
     finished = []
     with tracked(work, jobs[0], below=True) as tracker:
         for job in jobs:
-            finished.append(through(job))
+            finished.append(perform_saying(work, job, say))
             report(tracker, finished[-1])
     return finished
-
-
-def _show_done(done: Done) -> None:
-    from stages.metrics import metrics_of
-    from stages.runner import describe
-
-    typer.echo(f"{describe(done.job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
-    for name, value in metrics_of(done.artifact).items():
-        typer.echo(f"    {name} = {value:g}")
 
 
 def show_stale(

@@ -12,13 +12,12 @@ import typer
 
 from pivotopd.errors import ConfigError
 from pivotopd.exits import run_command
-from pivotopd.progress import Progress, silent
 from pivotopd.threads import set_threads
 from stages.diagnosis_plan import STAGES as DIAGNOSIS_STAGES
 from stages.diagnosis_plan import DiagnosisPlan
 from stages.metrics import metrics_of
 from stages.plan import LOOP, Plan
-from stages.runner import describe, perform, planned
+from stages.runner import Done, describe, perform, planned
 from stages.runs import rerun
 from stages.work import Job, Work
 
@@ -80,16 +79,22 @@ def job_of(plan: Plan, stage: str, iteration: int | None) -> Job:
 
 
 def rerun_jobs(
-    uri: str,
-    stage: str,
-    iteration: int | None,
-    overrides: list[str],
-    *,
-    follow: bool,
-    progress: Progress = silent,
+    uri: str, stage: str, iteration: int | None, overrides: list[str], *, follow: bool
 ) -> tuple[Work, list[Job]]:
-    """Return the work of a stage's rerun and its jobs, in order; the arguments are those of `run_stage`."""
-    work, plan = rerun(uri, stage, iteration, overrides, progress)
+    """Return the work of a stage's rerun and its jobs, in order.
+
+    Args:
+        uri: Address of the run.
+        stage: Name of the stage.
+        iteration: Training iteration.
+        overrides: Settings that hold from this stage on.
+        follow: With the stages of the same iteration that read it.
+
+    Raises:
+        ConfigError: There is no such job.
+        ArtifactError: There is no such run.
+    """
+    work, plan = rerun(uri, stage, iteration, overrides)
     jobs = [job_of(plan, stage, iteration)]
     if follow and stage in LOOP and iteration is not None:
         later = plan.stages()[plan.stages().index(stage) + 1 :]
@@ -97,41 +102,24 @@ def rerun_jobs(
     return work, jobs
 
 
-def run_stage(
-    stage: str,
-    uri: str,
-    iteration: int | None,
-    overrides: list[str],
-    *,
-    follow: bool,
-    dry_run: bool,
-    say: Callable[[str], None],
-    progress: Progress = silent,
-) -> None:
-    """Run one stage of a run and, with ``follow``, the stages of the same iteration that read it.
+def perform_saying(work: Work, job: Job, say: Callable[[str], None]) -> Done:
+    """Do a job, or find its artifact, and say a line about it and one for each metric."""
+    done = perform(work, job)
+    say(f"{describe(job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
+    for name, value in metrics_of(done.artifact).items():
+        say(f"    {name} = {value:g}")
+    return done
 
-    Args:
-        stage: Name of the stage.
-        uri: Address of the run.
-        iteration: Training iteration.
-        overrides: Settings that hold from this stage on.
-        follow: Also run what follows in the iteration.
-        dry_run: Only say what would be done.
-        say: Takes one line for the user.
-        progress: Told how far a stage is.
-    """
-    work, jobs = rerun_jobs(uri, stage, iteration, overrides, follow=follow, progress=progress)
-    if not dry_run:
-        set_threads(work.config.threads)
+
+def _run_stage(stage: str, run: str, iteration: int | None, overrides: list[str], *, dry_run: bool) -> None:
+    """Run a stage alone, or say what would be done."""
+    work, [job] = rerun_jobs(run, stage, iteration, overrides, follow=False)
     with closing(work):
-        for job in jobs:
-            if dry_run:
-                say(planned(work, job))
-                continue
-            done = perform(work, job)
-            say(f"{describe(job):18} {'cached' if done.cached else 'done':10} {done.artifact.uri}")
-            for name, value in metrics_of(done.artifact).items():
-                say(f"    {name} = {value:g}")
+        if dry_run:
+            typer.echo(planned(work, job))
+            return
+        set_threads(work.config.threads)
+        perform_saying(work, job, typer.echo)
 
 
 def _run_update(run: str, iteration: int | None, overrides: list[str]) -> None:
@@ -146,7 +134,7 @@ def _run_update(run: str, iteration: int | None, overrides: list[str]) -> None:
         sys.stdout.flush()
         os._exit(0)  # taking the group apart while its first rank leaves can abort this process
     with leading():
-        run_stage("update", run, iteration, overrides, follow=False, dry_run=False, say=typer.echo)
+        _run_stage("update", run, iteration, overrides, dry_run=False)
 
 
 def main(stage: str) -> NoReturn:
@@ -160,7 +148,7 @@ def main(stage: str) -> NoReturn:
     ) -> None:
         given = overrides or []
         if stage != "update" or dry_run:
-            run_stage(stage, run, iteration, given, follow=False, dry_run=dry_run, say=typer.echo)
+            _run_stage(stage, run, iteration, given, dry_run=dry_run)
         else:
             _run_update(run, iteration, given)
 

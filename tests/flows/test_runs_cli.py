@@ -13,7 +13,6 @@ from pivotopd.artifacts import RunLayout, list_artifacts
 from pivotopd.blobs import Blobs
 from pivotopd.exits import run_command
 from pivotopd.runs.verify import verify_run
-from stages.command import run_stage
 from stages.plan import Plan
 from stages.runs import find_run
 from tests.flows.runs import train
@@ -103,8 +102,7 @@ def test_a_pruned_run_goes_on(copy: object) -> None:
     plan = Plan(config, layout)
     jobs = [plan.job(stage, at) for at in (0, 1) for stage in plan.stages()]
     assert all(layout.store.open_artifact(job.prefix, job.digest) for job in jobs)
-    heard: list[str] = []
-    run_stage("rollout", run.uri, 2, ["iterations=3"], follow=True, dry_run=False, say=heard.append)
+    run.run("rollout", 2, "iterations=3", follow=True)
     assert layout.store.open_artifact(layout.stage(2, "update"), plan.job("update", 2).digest)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pivotopd.artifacts import Artifact
-from stages.command import run_stage
 from stages.runs import open_run, rerun
 from tests.small_student import small_config
+from tests.stages.reruns import run_stage
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ class StoredRun:
 
     def run(self, stage: str, iteration: int | None, *overrides: str, follow: bool = False) -> list[str]:
         """Run a stage and return what it says."""
-        said: list[str] = []
-        run_stage(stage, self.uri, iteration, list(overrides), follow=follow, dry_run=False, say=said.append)
-        return said
+        return run_stage(self.uri, stage, iteration, *overrides, follow=follow)
 
     def artifact(self, stage: str, iteration: int, *overrides: str) -> Artifact:
         """Return a stage's artifact, which must exist."""

@@ -16,12 +16,12 @@ from pivotopd.runs.copying import copy_run
 from pivotopd.runs.forks import fork_of, keep_fork
 from pivotopd.runs.prune import Retention, plan_pruning, prune
 from pivotopd.runs.verify import verify_run
-from stages.command import run_stage
 from stages.fork import plan_fork
 from stages.runs import find_run, open_run, plan_of, rerun
 from stages.stale import redone, stale_after
 from stages.work import Work
 from tests.stages.conftest import StoredRun
+from tests.stages.reruns import run_stage
 
 
 def cli(*arguments: str) -> int:
@@ -49,9 +49,7 @@ def test_a_fork_shares_by_reference_and_goes_its_own_way(copy: Callable[[], Stor
     assert shared == [(name, 0) for name in ("rollout", "label", "recover", "update", "evaluate")]
     work, plan = rerun(layout.uri, "update", 1, [])
     assert plan.job("update", 0) == plan.shared["update", 0]
-    said: list[str] = []
-    run_stage("rollout", layout.uri, 1, [], follow=True, dry_run=False, say=said.append)
-    assert " done " in said[0]
+    assert " done " in run_stage(layout.uri, "rollout", 1, follow=True)[0]
     made = work.find(plan.job("rollout", 1))
     assert made is not None
     assert made.manifest.inputs["policy"] == run.artifact("update", 0).digest
@@ -73,9 +71,7 @@ def test_a_pruning_of_the_old_run_leaves_what_its_fork_shares(copy: Callable[[],
     assert plan.removals == ()
     assert without <= {one.path for one in plan.held}
     prune(old, plan)
-    said: list[str] = []
-    run_stage("rollout", layout.uri, 1, [], follow=False, dry_run=False, say=said.append)
-    assert " done " in said[0]
+    assert " done " in run_stage(layout.uri, "rollout", 1)[0]
 
 
 def test_a_fork_that_only_has_its_record_is_in_use(copy: Callable[[], StoredRun]) -> None:

@@ -25,8 +25,9 @@ from pivotopd.learner import Learner, StepReport, TrainingRow
 from pivotopd.manifest import File, Manifest, Part, content_digest
 from pivotopd.models.checkpoint import weights_digest
 from pivotopd.records import Advantage, Chain, Episode, Label, Signal, Turn, Update
-from stages.command import run_stage
+from stages.command import rerun_jobs
 from stages.metrics import metrics_of
+from stages.runner import planned
 from stages.runs import open_run, rerun
 from tests.small_student import small_config
 from tests.stages.conftest import StoredRun
@@ -152,9 +153,10 @@ def test_nothing_is_done_twice(copy: Callable[[], StoredRun]) -> None:
 
 
 def test_a_dry_run_names_the_work_and_does_none(copy: Callable[[], StoredRun]) -> None:
-    run, said = copy(), list[str]()
+    run = copy()
     before = run.files()
-    run_stage("label", run.uri, 0, ["recovery.depth=2"], follow=True, dry_run=True, say=said.append)
+    work, jobs = rerun_jobs(run.uri, "label", 0, ["recovery.depth=2"], follow=True)
+    said = [planned(work, job) for job in jobs]
     assert [line.split()[0] for line in said] == ["label", "recover", "update"]
     assert [line[19:].split(f"{run.root}")[0].strip() for line in said] == [
         "cached",
