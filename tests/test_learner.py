@@ -138,6 +138,29 @@ def test_equal_rows_are_computed_once_with_a_loss_each(
     assert wanted.repeated_tokens == 0
 
 
+def test_equal_rows_are_dealt_to_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = policy()
+    rows = make_rows(made.model)
+    rows += [dataclasses.replace(row, advantage=row.advantage + 1) for row in rows[:5]]
+    dealt: list[list[float]] = []
+    with Learner(made, section()) as learner:
+        monkeypatch.setattr(learner, "_world", 2)
+        for rank in (0, 1):
+            monkeypatch.setattr(learner, "_rank", rank)
+            share = learner._share(learner_module._kinds(rows))
+            held = [copy for copies in share.copies for copy in copies]
+            assert held == list(range(len(share.advantage)))
+            batched = sorted(row for batch in share.batches[: share.idle_from] for row in batch.rows)
+            assert batched == list(range(len(share.copies)))
+            dealt.append([one[0] for one in share.advantage])
+            assert all(
+                share.advantage[first][0] + 1 == pytest.approx(share.advantage[second][0])
+                for first, second in (copies for copies in share.copies if len(copies) == 2)
+            )
+    assert sorted(dealt[0] + dealt[1]) == sorted(float(row.advantage[0]) for row in rows)
+    assert min(map(len, dealt)) > 5
+
+
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Gradients of two ranks."""
