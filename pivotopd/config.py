@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from pivotopd.engine_section import CUTTING, EngineSection
 from pivotopd.launch.section import LaunchSection
@@ -45,6 +53,19 @@ class GeneratedGames(Section):
     """Task types, by their official names."""
 
 
+MOST_WORKERS = 256
+"""Most processes that may be asked for."""
+
+
+def _worker_number(value: object) -> object:
+    """Refuse what is neither `auto` nor a number of processes; a bool is a number to Python."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_WORKERS:
+        return value
+    if value != "auto":
+        raise ValueError(f"must be auto or a whole number from 0 to {MOST_WORKERS}")
+    return value
+
+
 class EnvironmentSection(Section):
     """Which environment is played, on which tasks, with which wording."""
 
@@ -71,7 +92,7 @@ class EnvironmentSection(Section):
     """Split that training plays."""
     valid_split: str = "valid"
     """Split that evaluation plays; where the games have no split ``valid``, it is held out of train."""
-    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)] = "auto"
+    workers: Annotated[Literal["auto"] | int, BeforeValidator(_worker_number)] = "auto"
     """Processes that play episodes; 0 plays in this one. `auto`: a CPU each for the stock engine, else 0."""
     holdout: Count = 128
     """Games held out of the train split as ``valid``; at most a tenth of it."""

@@ -56,7 +56,7 @@ _WORDS = {
 _CHOICE_KEYS = frozenset({"method.name", "student.kind", "teacher.kind"})
 """Keys that choose what a section is; another choice starts from its own defaults."""
 _DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny", "teacher": "oracle"}
-_MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url", "uri"})
+_MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url", "uri", "urls"})
 """Keys at which a key or password may stand by mistake: an error does not repeat their value."""
 
 
