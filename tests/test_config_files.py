@@ -161,7 +161,8 @@ def test_what_is_no_address_of_a_server_is_refused_and_not_repeated(section: str
         ConfigError, match=rf"^{section}\.urls: addresses of servers are wanted here"
     ) as found:
         load_config(None, [*teacher, f"{section}.urls=['{url}']"])
-    assert "hush" not in found.value.what
+    assert "hush" not in str(found.value)
+    assert f"{section}.urls=..." in str(found.value.where)
 
 
 def test_addresses_of_servers_are_taken() -> None:
