@@ -13,7 +13,7 @@ from pivotopd.tracking_read import read_metrics
 def test_a_file_that_is_no_database_is_one_error(tmp_path: Path) -> None:
     database = tmp_path / "mlflow.db"
     database.write_text("no database\n" * 100)
-    with pytest.raises(ConfigError, match="MLflow cannot be read: .*not a database") as found:
+    with pytest.raises(ConfigError, match=r"MLflow cannot be read: .*not a database") as found:
         read_metrics(f"sqlite:///{database}", "any", ["runs/one"], ["success"])
     assert str(database) in str(found.value.where)
 
