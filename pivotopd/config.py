@@ -6,6 +6,7 @@ deviation. :mod:`pivotopd.config_files` reads files and overrides and explains w
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -320,8 +321,16 @@ class DiagnosisSection(Section):
     """Seed of episodes, replays, drawn turns and resamples, apart from the run's."""
 
 
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _-]{0,99}$")]
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _-]{0,99}$"
+ModelName = Annotated[str, Field(pattern=MODEL_NAME)]
 """A registered model's name: what MLflow takes and a filter needs no quoting for."""
+
+
+def _model_name(value: object) -> object:
+    """Refuse what is neither yes or no nor a name, in one sentence for both."""
+    if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(MODEL_NAME, value)):
+        return value
+    raise ValueError("true, false or a name of up to 100 letters, digits, spaces, - and _ is wanted here")
 
 
 class TrackingSection(Section):
@@ -333,7 +342,7 @@ class TrackingSection(Section):
     """Experiment name; null makes one from environment and student."""
     enabled: bool = True
     """False writes only the JSONL metrics beside each artifact."""
-    model: bool | ModelName = False
+    model: Annotated[bool | ModelName, BeforeValidator(_model_name)] = False
     """Register checkpoints as versions of an MLflow model; true makes a name from environment and student."""
 
     @field_validator("uri")

@@ -168,3 +168,16 @@ def test_what_is_no_address_of_a_server_is_refused_and_not_repeated(section: str
 def test_addresses_of_servers_are_taken() -> None:
     urls = ["http://host:8801", "https://gpu-1.cluster/policy/", "http://[::1]:8801"]
     assert load_config(None, [f"engine.urls={urls}"]).engine.urls == urls
+
+
+@pytest.mark.parametrize("value", ["a/b", "3", "a:b", "häuser", "[x]", "null"])
+def test_a_name_of_a_model_is_refused_in_one_sentence(value: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        load_config(None, [f"tracking.model={value}"])
+    assert found.value.what.startswith("tracking.model: true, false or a name of up to 100 letters")
+    assert "; " not in found.value.what
+
+
+@pytest.mark.parametrize(("value", "model"), [("true", True), ("false", False), ("my model-1", "my model-1")])
+def test_a_name_of_a_model_or_a_choice_is_taken(value: str, model: bool | str) -> None:
+    assert load_config(None, [f"tracking.model={value}"]).tracking.model == model
