@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pivotopd.errors import ConfigError, PivotError, Preempted, StorageError
+from pivotopd.exits import interrupt_held_back
 
 _SERVER = "PREFECT_API_URL"
 _HOME = "PREFECT_HOME"
@@ -91,12 +92,14 @@ def _stops_as_ours() -> Iterator[None]:
 
 
 def _reach_server() -> None:
-    """Ask the server that is set, if one is; otherwise Prefect starts one itself."""
+    """Ask the server that is set, if one is; otherwise let Prefect start its own."""
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL
 
     address = PREFECT_API_URL.value()
     if not address:
+        with interrupt_held_back():  # else Ctrl-C ends the server too, and the flow waits for it in vain
+            get_client(sync_client=True)
         return
     with get_client(sync_client=True) as client:
         failure = client.api_healthcheck()

@@ -6,10 +6,19 @@ deviation. :mod:`pivotopd.config_files` reads files and overrides and explains w
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from pivotopd.engine_section import CUTTING, EngineSection
 from pivotopd.launch.section import LaunchSection
@@ -45,6 +54,19 @@ class GeneratedGames(Section):
     """Task types, by their official names."""
 
 
+MOST_WORKERS = 256
+"""Most processes that may be asked for."""
+
+
+def _worker_number(value: object) -> object:
+    """Refuse what is neither `auto` nor a number of processes; a bool is a number to Python."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_WORKERS:
+        return value
+    if value != "auto":
+        raise ValueError(f"must be auto or a whole number from 0 to {MOST_WORKERS}")
+    return value
+
+
 class EnvironmentSection(Section):
     """Which environment is played, on which tasks, with which wording."""
 
@@ -71,7 +93,7 @@ class EnvironmentSection(Section):
     """Split that training plays."""
     valid_split: str = "valid"
     """Split that evaluation plays; where the games have no split ``valid``, it is held out of train."""
-    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)] = "auto"
+    workers: Annotated[Literal["auto"] | int, BeforeValidator(_worker_number)] = "auto"
     """Processes that play episodes; 0 plays in this one. `auto`: a CPU each for the stock engine, else 0."""
     holdout: Count = 128
     """Games held out of the train split as ``valid``; at most a tenth of it."""
@@ -299,8 +321,16 @@ class DiagnosisSection(Section):
     """Seed of episodes, replays, drawn turns and resamples, apart from the run's."""
 
 
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _-]{0,99}$")]
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _-]{0,99}$"
+ModelName = Annotated[str, Field(pattern=MODEL_NAME)]
 """A registered model's name: what MLflow takes and a filter needs no quoting for."""
+
+
+def _model_name(value: object) -> object:
+    """Refuse what is neither yes or no nor a name, in one sentence for both."""
+    if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(MODEL_NAME, value)):
+        return value
+    raise ValueError("true, false or a name of up to 100 letters, digits, spaces, - and _ is wanted here")
 
 
 class TrackingSection(Section):
@@ -312,7 +342,7 @@ class TrackingSection(Section):
     """Experiment name; null makes one from environment and student."""
     enabled: bool = True
     """False writes only the JSONL metrics beside each artifact."""
-    model: bool | ModelName = False
+    model: Annotated[bool | ModelName, BeforeValidator(_model_name)] = False
     """Register checkpoints as versions of an MLflow model; true makes a name from environment and student."""
 
     @field_validator("uri")

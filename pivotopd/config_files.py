@@ -56,7 +56,7 @@ _WORDS = {
 _CHOICE_KEYS = frozenset({"method.name", "student.kind", "teacher.kind"})
 """Keys that choose what a section is; another choice starts from its own defaults."""
 _DEFAULT_CHOICE = {"method": "pivotopd", "student": "tiny", "teacher": "oracle"}
-_MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url", "uri"})
+_MAY_HOLD_SECRETS = frozenset({"api_key_variable", "base_url", "uri", "urls"})
 """Keys at which a key or password may stand by mistake: an error does not repeat their value."""
 
 
@@ -107,7 +107,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
         data = read_yaml(Path(path))
     for override in _sections_first(overrides):
         _apply(data, override)
-    return parse_config(data, where=" ".join([str(path), *overrides] if path else overrides))
+    return parse_config(data, where=" ".join([*([str(path)] if path else []), *_shown(overrides)]))
 
 
 def parse_config(data: Any, *, where: str) -> RunConfig:
@@ -139,7 +139,7 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     data = config.model_dump(mode="json")
     for override in _sections_first(overrides):
         _apply(data, override)
-    return parse_config(data, where=" ".join(overrides))
+    return parse_config(data, where=" ".join(_shown(overrides)))
 
 
 def dump_config(config: RunConfig) -> str:
@@ -168,6 +168,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError("the configuration is not a mapping of keys", where=str(path), mend=_MEND_YAML)
     return data
+
+
+def _shown(overrides: Sequence[str]) -> list[str]:
+    """Return overrides as an error may repeat them."""
+    parts = [(override, *override.partition("=")[:2]) for override in overrides]
+    return [
+        f"{key}{sign}..." if key.rpartition(".")[2] in _MAY_HOLD_SECRETS else override
+        for override, key, sign in parts
+    ]
 
 
 def _sections_first(overrides: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -16,11 +17,24 @@ CUTTING: Final = frozenset(
 """Ways to sample that cut or bend the distribution: log-probabilities would not be those of the draws."""
 
 
+def _is_address(url: str) -> bool:
+    """Tell whether a text is the address of a server; whoever reaches one may ask, so none has a password."""
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0  # a port beyond 65535 raises
+    except ValueError:
+        return False
+    plain = url.isprintable() and " " not in url and "@" not in parts.netloc
+    return parts.scheme in {"http", "https"} and named and plain and not (parts.query or parts.fragment)
+
+
 def server_urls(urls: list[str]) -> list[str]:
     """Refuse what cannot be the addresses of different servers."""
     for url in urls:
-        if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
-            raise ValueError(f"{url!r} is no address of a server, such as http://HOST:8801")
+        if not _is_address(url):  # it may hold a password, so it is not repeated
+            raise ValueError(
+                "addresses of servers are wanted here, such as http://HOST:8801, without user or password"
+            )
     if len({url.rstrip("/") for url in urls}) != len(urls):
         raise ValueError("an address stands there twice")
     return urls

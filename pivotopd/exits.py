@@ -45,6 +45,19 @@ EXIT_CODES: Final = {
 """Meaning of every exit code; the manual's table is made from it."""
 
 
+@contextmanager
+def interrupt_held_back() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: a terminal sends it to all, and this process decides.
+
+    They inherit that it is held back in the calling thread; here it arrives at the end.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def run_command(body: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code.
 

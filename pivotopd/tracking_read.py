@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pivotopd.errors import ConfigError
+from pivotopd.errors import ConfigError, first_line
 from pivotopd.tracking import clean_name
 from pivotopd.tracking_mlflow import MlflowTracker, is_run
 
@@ -32,6 +32,7 @@ def read_metrics(
         ConfigError: MLflow cannot be read there, or has no such experiment.
     """
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - slow to import
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - slow to import
 
     tracker = MlflowTracker(uri)
     database = Path(tracker.uri.removeprefix("sqlite:///"))
@@ -56,9 +57,9 @@ def read_metrics(
             for run, run_id in runs.items()
             if run_id is not None
         }
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError) as error:  # a database that is none is not wrapped by MLflow
         raise ConfigError(
-            f"MLflow cannot be read: {str(error)[:200]}",
+            f"MLflow cannot be read: {first_line(error)[:200]}",
             where=tracker.uri,
             mend="start the server, or set tracking.uri or MLFLOW_TRACKING_URI",
         ) from error

@@ -135,3 +135,49 @@ def test_any_text_is_values_or_a_configuration_error(text: str, value: str) -> N
     except ConfigError as error:
         explained = bool(error.where and error.mend)
         assert explained
+
+
+@pytest.mark.parametrize("value", ["true", "-1", "257", "1.5", "many", "null", "[2]"])
+def test_a_number_of_environment_processes_is_refused_in_one_sentence(value: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        load_config(None, [f"environment.workers={value}"])
+    assert found.value.what.startswith(
+        "environment.workers: must be auto or a whole number from 0 to 256 (got "
+    )
+    assert "; " not in found.value.what
+
+
+@pytest.mark.parametrize("section", ["engine", "teacher"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hush@host:8801", "localhost:8801", "ftp://host", "http://", "http://host:99999",
+        "http://host:0", "http://host:port", "http://host:8801?key=hush", "http://[::1", "http://a b",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_of_a_server_is_refused_and_not_repeated(section: str, url: str) -> None:
+    teacher = ["teacher={kind: local, path: MODEL}"] if section == "teacher" else []
+    with pytest.raises(
+        ConfigError, match=rf"^{section}\.urls: addresses of servers are wanted here"
+    ) as found:
+        load_config(None, [*teacher, f"{section}.urls=['{url}']"])
+    assert "hush" not in str(found.value)
+    assert f"{section}.urls=..." in str(found.value.where)
+
+
+def test_addresses_of_servers_are_taken() -> None:
+    urls = ["http://host:8801", "https://gpu-1.cluster/policy/", "http://[::1]:8801"]
+    assert load_config(None, [f"engine.urls={urls}"]).engine.urls == urls
+
+
+@pytest.mark.parametrize("value", ["a/b", "3", "a:b", "häuser", "[x]", "null"])
+def test_a_name_of_a_model_is_refused_in_one_sentence(value: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        load_config(None, [f"tracking.model={value}"])
+    assert found.value.what.startswith("tracking.model: true, false or a name of up to 100 letters")
+    assert "; " not in found.value.what
+
+
+@pytest.mark.parametrize(("value", "model"), [("true", True), ("false", False), ("my model-1", "my model-1")])
+def test_a_name_of_a_model_or_a_choice_is_taken(value: str, model: bool | str) -> None:
+    assert load_config(None, [f"tracking.model={value}"]).tracking.model == model

@@ -125,5 +125,5 @@ def test_names_and_where_a_registry_can_refer_to(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="cannot refer to a checkpoint") as caught:
         model_of(config("m", "http://host:5000"))
     assert caught.value.where == "tracking.model"
-    with pytest.raises(ValueError, match="pattern"):
+    with pytest.raises(ValueError, match="a name of up to 100 letters"):
         config("it's/mine")

@@ -13,6 +13,7 @@ import multiprocessing
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any, Final
 
 from pivotopd.config import EnvironmentSection
@@ -20,6 +21,7 @@ from pivotopd.environments.ahead import Answer
 from pivotopd.environments.base import Env, Environment, PlayedEpisode, StepResult, Task, TaskOracle
 from pivotopd.environments.worker_process import STARTED, Failure, Order, Stand, What, serve
 from pivotopd.errors import ClusterError, EnvironmentFault, ReplayDivergence
+from pivotopd.exits import interrupt_held_back
 
 TRIES: Final = 2
 """How often an episode's calls may end their process."""
@@ -239,7 +241,9 @@ class _Worker:
         self.process = context.Process(
             target=serve, args=(self._section, theirs), name="environment worker", daemon=True
         )
-        self.process.start()
+        resource_tracker.ensure_running()  # else it begins below, and lets Ctrl-C through again
+        with interrupt_held_back():  # the process ignores it once it is up: this side decides
+            self.process.start()
         theirs.close()  # so that the pipe ends with the process
 
     def join(self, env: WorkerEnv) -> None:

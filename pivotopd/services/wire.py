@@ -185,9 +185,12 @@ def _pack(arrays: Arrays) -> bytes:
 def _unpack(message: bytes) -> Arrays:
     try:
         with np.load(io.BytesIO(message), allow_pickle=False) as loaded:
-            return dict(loaded.items())
+            arrays = dict(loaded.items())
     except (ValueError, EOFError, OSError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise _damaged(f"{type(error).__name__}: it cannot be read") from error
+    if not all(isinstance(one, np.ndarray) for one in arrays.values()):  # numpy gives other files as bytes
+        raise _damaged("it holds something other than arrays")
+    return arrays
 
 
 def _damaged(why: str) -> EngineFault:

@@ -303,6 +303,17 @@ def test_processes_that_never_start_end_the_stage_with_one_error(monkeypatch: py
     pool.close()
 
 
+def test_ctrl_c_does_not_reach_a_worker_that_is_still_starting() -> None:
+    pool = WorkerEnvironment(AlfworldEnvironment(SECTION), SECTION, 1)
+    env = pool.open()
+    (worker,) = pool.process_ids
+    os.kill(worker, signal.SIGINT)
+    env.reset(TASKS[0], 0)
+    assert pool.process_ids == [worker], "it was not started again"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "it still reaches this side"
+    pool.close()
+
+
 def test_closing_ends_the_processes_and_a_new_instance_starts_others() -> None:
     pool = WorkerEnvironment(AlfworldEnvironment(SECTION), SECTION, 1)
     assert pool.process_ids == [], "nothing starts before it is needed"

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pivotopd.artifacts import Artifact, Store, list_artifacts
@@ -85,11 +86,12 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "last_line"),
+    ("number", "code", "last_line", "everyone"),
     [
-        (signal.SIGTERM, 75, "  mend:  start the same command again: what is finished is kept"),
-        (signal.SIGUSR1, 75, "  mend:  start the same command again: what is finished is kept"),
-        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 75, "  mend:  start the same command again: what is finished is kept", False),
+        (signal.SIGUSR1, 75, "  mend:  start the same command again: what is finished is kept", False),
+        (signal.SIGINT, 130, "interrupted", False),
+        (signal.SIGINT, 130, "interrupted", True),  # as a terminal sends Ctrl-C: to Prefect's server too
     ],
 )
 def test_asked_to_stop_it_ends_with_its_code_and_can_go_on(
@@ -99,10 +101,16 @@ def test_asked_to_stop_it_ends_with_its_code_and_can_go_on(
     number: signal.Signals,
     code: int,
     last_line: str,
+    everyone: bool,
 ) -> None:
     stopped = config.model_copy(update={"root": str(tmp_path / "root")})
     process = start(stopped, tmp_path / "home")
     wait_for_line(process, "recover 0000")
+    if everyone:
+        group = os.getpgid(process.pid)
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if os.getpgid(child.pid) == group:
+                child.send_signal(number)
     process.send_signal(number)
     stopper = threading.Timer(PATIENCE_S, process.kill)
     stopper.start()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,3 +88,12 @@ def test_a_message_that_was_cut_off_is_one_error(kept: int) -> None:
 def test_a_message_of_another_kind_is_one_error() -> None:
     with pytest.raises(EngineFault, match="prompt is missing"):
         wire.unpack_score_requests(wire.pack_scores([]))
+
+
+def test_files_that_are_no_arrays_are_one_error() -> None:
+    message = io.BytesIO()
+    with zipfile.ZipFile(message, "w") as archive:
+        for name in ("prompt", "prompt_lengths", "seeds", "temperature", "max_tokens"):
+            archive.writestr(name, "no array")
+    with pytest.raises(EngineFault, match="something other than arrays"):
+        wire.unpack_requests(message.getvalue())
