@@ -220,7 +220,7 @@ def test_the_same_command_goes_on_with_one_engine_in_step_with_the_learner(
     rollouts, updates = last.stored("rollout"), last.stored("update")
     assert len(rollouts) == len(updates) == ITERATIONS
     made = [one for path, one in last.after.items() if path not in last.before]
-    assert len([one for one in made if one.manifest.stage in ("update", "evaluate")]) >= 3
+    assert "update" in {one.manifest.stage for one in made}, "something was left to do"
     assert sum(one.manifest.counts.get("engine_starts", 0) for one in made) == 1
     for one in rollouts:
         assert 0 <= metrics_of(one)["rollout/parity_largest_nats"] < 0.01
