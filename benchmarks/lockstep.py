@@ -154,11 +154,16 @@ def measure(*, quick: bool = False) -> list[Measure]:
 
 def cases(*, quick: bool = False) -> list[Case]:
     """Return both students; the better one has seen the gap less often, and plays to the peers' limit."""
-    grpo = Shape(method="grpo", depth=0, tasks=2 if quick else 8, group_size=2 if quick else 4)
+    few = Shape(method="grpo", depth=0, tasks=2, group_size=2) if quick else Shape(method="grpo", depth=0)
     better = {"gap_share": 0.7, "hinted_share": 0.0, "games": 600, "steps": 1000}
     return [
-        Case("early", "a student that fails often", replace(grpo, max_turns=6 if quick else 30), {}),
-        Case("late", "one that wins most", replace(grpo, max_turns=8 if quick else 50), better),
+        Case("early", "a student that fails often", replace(few, max_turns=6 if quick else 30), {}),
+        Case(
+            "late",
+            "one that wins most",
+            replace(few, tasks=2 if quick else 8, max_turns=8 if quick else 50),
+            better,
+        ),
     ]
 
 

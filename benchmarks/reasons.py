@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 REASONS: Mapping[str, str] = {
     "overhead/k1/latency": (
-        "A teacher's round of half a second is long beside an iteration of some ten seconds on a CPU: K "
+        "A teacher's round of half a second is long beside an iteration of a few seconds on a CPU: K "
         "= 1 waits for two rounds (labels, one recovery query), and behind barriers nothing hides "
         "them. The same rounds are 2 % of an iteration of 46 s."
     ),

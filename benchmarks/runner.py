@@ -26,8 +26,8 @@ BENCHMARKS = {
     "growth": "benchmarks.growth:measure",
     "orchestration": "benchmarks.orchestration:measure",
     "overhead": "benchmarks.overhead:measure",
-    "overhead_latency": "benchmarks.overhead:measure_latency",
     "overhead_stock": "benchmarks.overhead:measure_stock",
+    "overhead_latency": "benchmarks.overhead:measure_latency",
 }
 """Name to module and function, in the order in which they run."""
 PACKAGES = (
