@@ -86,6 +86,22 @@ class Report:
         out.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
 
 
+def run_again(names: Sequence[str], *, out: Path, console: Console) -> Report:
+    """Run benchmarks once more and put what they find into the result file, which says so."""
+    content = json.loads(out.read_text(encoding="utf-8"))
+    report = run(names, quick=False, out=None, console=console)
+    fresh = report.as_json()
+    found = {one.name for one in report.measures} | {one.name for one in report.skipped}
+    for kind in ("measures", "skipped"):
+        content[kind] = [one for one in content[kind] if one["name"] not in found] + fresh[kind]
+    content["missed"] = [one for one in content["missed"] if one not in found] + report.missed
+    content["seconds"] |= fresh["seconds"]
+    again = {"date": fresh["date"], "machine": fresh["machine"]}
+    content["again"] = content.get("again", {}) | dict.fromkeys(names, again)
+    out.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return report
+
+
 def run(names: Sequence[str], *, quick: bool, out: Path | None, console: Console) -> Report:
     """Run benchmarks; the file is written after each, and one that cannot run does not end the others."""
     report = Report(quick)

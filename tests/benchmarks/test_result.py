@@ -9,7 +9,7 @@ from rich.console import Console
 from benchmarks.page import PAGE, measures_of, render, sections_of
 from benchmarks.reasons import reason_of
 from benchmarks.result import Measure, Skipped, bound, interval, show, verdict
-from benchmarks.runner import BENCHMARKS, Report, run
+from benchmarks.runner import BENCHMARKS, Report, run, run_again
 
 RATIO = Measure(name="restore/stock", label="restore", value=3.0, low=1.9, high=4.0, gate=2.0, aim=3.0)
 SHARE = Measure(
@@ -94,6 +94,27 @@ def test_a_page_tells_values_misses_and_reasons() -> None:
 def test_the_longest_reason_fits() -> None:
     assert reason_of("overhead/k2/lesson") != reason_of("overhead/k2")
     assert reason_of("unknown") == "Not explained yet."
+
+
+def test_one_that_is_run_again_replaces_what_the_file_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "cpu.json"
+    first = Report(quick=False, measures=[SHARE], skipped=[Skipped("restore/stock", "no engine")])
+    first.write(out)
+    monkeypatch.setitem(BENCHMARKS, "restore", f"{__name__}:_ratios")
+    run_again(["restore"], out=out, console=Console(quiet=True))
+    content = json.loads(out.read_text())
+    assert [one["name"] for one in content["measures"]] == ["overhead/k1", "restore/stock"]
+    assert content["skipped"] == []
+    assert content["missed"] == ["restore/stock"]
+    assert list(content["again"]) == ["restore"]
+    assert "`restore` was measured again by itself" in render(content)
+
+
+def _ratios(*, quick: bool) -> list[Measure]:
+    del quick
+    return [RATIO]
 
 
 def test_the_page_in_the_docs_is_that_of_the_result_file() -> None:
