@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.again:
         if options.only is None or options.quick:
             parser.error("--again goes with --only, and not with --quick")
+        if not (options.out or RESULTS).exists():
+            parser.error(f"{options.out or RESULTS} is not there yet: measure all first, without --only")
         set_threads(1)
         again = run_again(options.only, out=options.out or RESULTS, console=console)
         write_page(options.out or RESULTS, PAGE)

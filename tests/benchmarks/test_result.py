@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.__main__ import main
 from benchmarks.page import PAGE, measures_of, render, sections_of
 from benchmarks.reasons import reason_of
 from benchmarks.result import Measure, Skipped, bound, interval, show, verdict
@@ -110,6 +111,14 @@ def test_one_that_is_run_again_replaces_what_the_file_says(
     assert content["missed"] == ["restore/stock"]
     assert list(content["again"]) == ["restore"]
     assert "`restore` was measured again by itself" in render(content)
+
+
+def test_nothing_is_measured_again_where_no_file_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--only", "restore", "--again", "--out", str(tmp_path / "none.json")])
+    assert "is not there yet" in capsys.readouterr().err
 
 
 def _ratios(*, quick: bool) -> list[Measure]:
