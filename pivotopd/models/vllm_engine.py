@@ -31,18 +31,18 @@ from pivotopd.errors import (
 from pivotopd.ledger import Counts
 from pivotopd.models.base import (
     Completion,
-    FinishReason,
     Nats,
     Request,
     Sampling,
     ScoreRequest,
     TokenDistributions,
-    generation_counts,
 )
 from pivotopd.models.checkpoint import model_facts, read_text_side
 from pivotopd.models.devices import compute_device
 from pivotopd.models.model_view import model_alone
+from pivotopd.models.vllm_flight import VllmFlight
 from pivotopd.models.vllm_worker import WORKER_CLASS, Owner
+from pivotopd.models.vocabulary import check_ids
 
 _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -156,45 +156,40 @@ class VllmEngine:
         """Return one completion a request, in order.
 
         Raises:
-            ConfigError: The sampling settings or a prompt's length do not fit the model.
+            ConfigError: The sampling settings, a prompt's length or its ids do not fit the model.
             NumericsError: A log-probability is not finite; names the request.
+            EngineFault: The engine has ended.
         """
-        from vllm import SamplingParams  # noqa: PLC0415 - optional and heavy
+        flight = self.begin(sampling)
+        found: dict[int, Completion] = {}
+        try:
+            flight.send(dict(enumerate(requests)))
+            while len(found) < len(requests):
+                found |= flight.land()
+        finally:
+            flight.close()
+        return [found[index] for index in range(len(requests))]
 
-        self._check(requests, sampling)
-        if not requests:
-            return []
-        prompts = [{"prompt_token_ids": [int(one) for one in request.prompt_ids]} for request in requests]
-        # All of the support: what vLLM or the model's folder has as a default would cut it.
-        settings = [
-            SamplingParams(
-                seed=request.seed,
-                temperature=sampling.temperature,
-                top_p=1.0,
-                top_k=0,
-                min_p=0.0,
-                max_tokens=sampling.max_tokens,
-                stop_token_ids=self._stop_ids,
-                ignore_eos=True,  # the ids above hold it
-                logprobs=0,  # of the sampled token alone
-                detokenize=False,
-            )
-            for request in requests
-        ]
-        with self._alive():
-            outputs = self._llm.generate(prompts, settings, use_tqdm=False)
-        completions = [
-            _completion(index, output.outputs[0], output.num_cached_tokens or 0)
-            for index, output in enumerate(outputs)
-        ]
-        self.counts += generation_counts(requests, completions)
-        return completions
+    def begin(self, sampling: Sampling) -> VllmFlight:
+        """Return an empty flight; until it is closed the engine is asked for nothing else.
+
+        A response that comes out of it is the one that :meth:`generate` gives to the same request.
+        """
+        return VllmFlight(
+            self._llm.llm_engine if self._llm is not None else None,
+            self._stop_ids,
+            sampling,
+            self._check,
+            self._alive,
+            self._count,
+            self._closed,
+        )
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens.
 
         Raises:
-            ConfigError: A request is longer than the engine's limit.
+            ConfigError: A request is longer than the engine's limit, or an id is not in the vocabulary.
             NumericsError: A log-probability is not finite; names the request.
         """
         return [nats for nats, _ in self._scored(requests, 0)]
@@ -205,7 +200,7 @@ class VllmEngine:
         """Return what :meth:`score` does, and each token's likeliest ids, of the same pass.
 
         Raises:
-            ConfigError: The vocabulary has fewer ids, or a request is longer than the engine's limit.
+            ConfigError: The vocabulary has fewer ids or lacks one, or a request is longer than the limit.
             NumericsError: A log-probability is not finite; names the request.
         """
         width = self._facts.head_rows if top_tokens is None else top_tokens
@@ -226,6 +221,7 @@ class VllmEngine:
                 f"{longest - 1} tokens to score and one to follow pass the limit {self._max_tokens}",
                 mend="lower the longest prompt or response",
             )
+        check_ids(rows, self._facts.head_rows)
         settings = SamplingParams(
             temperature=0.0, max_tokens=1, prompt_logprobs=width, ignore_eos=True, detokenize=False
         )
@@ -327,6 +323,10 @@ class VllmEngine:
                 f"{self._max_tokens}",
                 mend="lower the longest prompt or response",
             )
+        check_ids((request.prompt_ids for request in requests), self._facts.head_rows)
+
+    def _count(self, counts: Counts) -> None:
+        self.counts += counts
 
 
 def _wake_when_dead(core: Any, closed: threading.Event) -> None:
@@ -384,20 +384,6 @@ def _start(section: str, folder: str, **settings: Any) -> Any:
             mend=f"VLLM_LOGGING_LEVEL=INFO shows its messages. If memory is short: what it reserves is "
             f"{section}.gpu_memory_share; fewer tokens or less {section}.concurrency need less",
         ) from error
-
-
-def _completion(index: int, output: Any, cached_tokens: int) -> Completion:
-    ids = np.array(output.token_ids, dtype=np.int32)
-    nats = np.array(
-        [place[int(token)].logprob for place, token in zip(output.logprobs, ids, strict=True)], np.float32
-    )
-    if not np.isfinite(nats).all():
-        raise NumericsError(
-            f"the model's log-probabilities are not finite for request {index}",
-            mend="the weights have diverged: go back to an earlier checkpoint, lower the learning rate",
-        )
-    reason: FinishReason = "length" if output.finish_reason == "length" else "stop"
-    return Completion(ids, nats, reason, cached_tokens)
 
 
 def _scores(

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,9 @@ from safetensors.torch import load_file, save_file
 from pivotopd.config import TinyStudent
 from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, Preempted
 from pivotopd.learner_state import STATE_FILE
-from pivotopd.models.base import Request, Sampling, ScoreRequest
+from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import Policy, load_policy, make_policy, read_text_side, save_policy
+from pivotopd.models.in_flight import Continuous
 from pivotopd.models.parity import Probe
 from pivotopd.models.tiny import build_model, build_tokenizer
 from pivotopd.models.transformers_engine import TransformersEngine
@@ -287,13 +288,85 @@ def test_an_interrupted_call_leaves_no_engine_behind(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "close", lambda: closed.append(True))
-        patch.setattr(engine._llm, "generate", stops)
+        patch.setattr(engine._llm.llm_engine, "step", stops)
         with pytest.raises(Preempted):
             engine.generate(requests_of(policy), Sampling(1.0, 12))
-        patch.setattr(engine._llm, "generate", lambda *_, **__: 1 / 0)
+        patch.setattr(engine._llm.llm_engine, "step", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.generate(requests_of(policy), Sampling(1.0, 12))
     assert closed == [True]
+    assert len(engine.generate(requests_of(policy), Sampling(1.0, 12))) == 12, "nothing is left of them"
+
+
+def tokens(found: Sequence[Completion]) -> list[tuple[list[int], str]]:
+    return [(one.response_ids.tolist(), one.finish_reason) for one in found]
+
+
+@pytest.mark.slow
+def test_what_ends_early_lands_early_and_new_prompts_join(
+    engine: VllmEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each landing is one step of vLLM's, as nothing is taken from the queue beyond it."""
+    monkeypatch.setattr(engine._llm.llm_engine.engine_core.outputs_queue, "qsize", lambda: 0)
+    requests, sampling = requests_of(policy, 24), Sampling(1.0, 90)
+    before = engine.counts
+    wanted = engine.generate(requests, sampling)
+    whole = engine.counts - before
+    sizes = [len(one.response_ids) for one in wanted]
+    assert max(sizes) > 3 * min(sizes)
+    before = engine.counts
+    flight = engine.begin(sampling)
+    assert flight.land() == {}
+    assert isinstance(engine, Continuous)
+    flight.send({key: requests[key] for key in range(8)})
+    waiting, landings, sends = list(range(8, 24)), [], 1
+    while landed := flight.land():
+        landings.append(list(landed))
+        assert tokens(list(landed.values())) == tokens([wanted[key] for key in landed])
+        following, waiting = waiting[: len(landed)], waiting[len(landed) :]
+        flight.send({key: requests[key] for key in following})
+        sends += bool(following)
+    flight.close()
+    order = [key for keys in landings for key in keys]
+    assert sorted(order) == list(range(24))
+    shortest, *_, longest = sorted(range(8), key=lambda key: sizes[key])
+    assert order.index(shortest) < order.index(longest)
+    assert len(landings) > 8, "not all at once"
+    spent = engine.counts - before
+    assert spent.rounds == sends
+    for name in ("prompts", "prompt_tokens", "generated_tokens"):
+        assert getattr(spent, name) == getattr(whole, name) > 0
+
+
+@pytest.mark.slow
+def test_a_flight_that_is_given_up_leaves_the_engine_as_it_was(
+    engine: VllmEngine, model: Path, policy: Policy
+) -> None:
+    requests, sampling = requests_of(policy), Sampling(1.0, 12)
+    wanted = tokens(engine.generate(requests, sampling))
+    given_up = engine.begin(Sampling(1.0, 90))
+    given_up.send(dict(enumerate(requests)))
+    given_up.close()
+    given_up.close()
+    assert given_up.land() == {}
+    engine.reload(model, "first")
+    flight = engine.begin(sampling)
+    flight.send({key + 100: one for key, one in enumerate(requests)})
+    flight.land()
+    flight.close()
+    assert tokens(engine.generate(requests, sampling)) == wanted
+    assert engine._llm.llm_engine.get_num_unfinished_requests() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id_", [-1, 10_000_000])
+def test_ids_outside_the_vocabulary_are_refused(engine: VllmEngine, policy: Policy, id_: int) -> None:
+    with pytest.raises(ConfigError, match=f"token id {id_} is not in the vocabulary") as error:
+        engine.generate([Request([5], 0), Request([5, id_], 0)], Sampling(1.0, 4))
+    assert error.value.where == "request 1"
+    with pytest.raises(ConfigError, match="not in the vocabulary"):
+        engine.score([ScoreRequest([5], [6, id_])])
+    assert len(engine.generate(requests_of(policy), Sampling(1.0, 4))) == 12
 
 
 @pytest.mark.slow
@@ -304,9 +377,14 @@ def test_the_end_of_its_process_is_one_error(engine: VllmEngine, model: Path, po
     os.kill(children[0], signal.SIGSTOP)
     killer = threading.Timer(1.0, os.kill, (children[0], signal.SIGKILL))
     killer.start()
+    flight = engine.begin(Sampling(1.0, 12))
+    flight.send(dict(enumerate(requests_of(policy))))
     with pytest.raises(EngineFault, match="vLLM's process ended") as caught:
-        engine.generate(requests_of(policy), Sampling(1.0, 12))
+        flight.land()
     killer.join()
+    flight.close()
+    with pytest.raises(EngineFault, match="has been ended"):
+        engine.begin(Sampling(1.0, 12)).send(dict(enumerate(requests_of(policy))))
     assert caught.value.exit_code == 10
     assert "engine.gpu_memory_share" in str(caught.value.mend)
     with pytest.raises(EngineFault, match="has been ended"):
