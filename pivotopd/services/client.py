@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,11 +35,14 @@ from pivotopd.services.protocol import (
     Role,
     program_of,
 )
+from pivotopd.services.remote_flight import RemoteFlight
 
 _Answer = TypeVar("_Answer")
 TRIES: Final = 4
 """Times that a call is made whose connection fails; requests carry their seeds, so none is drawn twice."""
 CONNECT_S: Final = 5.0
+TELL_S: Final = 2.0
+"""Seconds that a word without an answer of interest may take."""
 _KEEP_ALIVE: Final = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *(
@@ -100,6 +104,10 @@ class RemoteEngine:
         self.counts += generation_counts(requests, found)
         return found
 
+    def begin(self, sampling: Sampling) -> RemoteFlight:
+        """Return an empty flight; until it is closed the server is asked for nothing else."""
+        return RemoteFlight(self.url, sampling, self._ask, self._tell, self._count)
+
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens."""
         if not requests:
@@ -135,6 +143,9 @@ class RemoteEngine:
     def close(self) -> None:
         """Close the connections; the server stays."""
         self._http.close()
+
+    def _count(self, counts: Counts) -> None:
+        self.counts += counts
 
     def _count_scored(self, requests: Sequence[ScoreRequest]) -> None:
         self.counts += Counts(
@@ -201,6 +212,12 @@ class RemoteEngine:
                 where=self.url,
                 mend=_MENDS[self._role],
             ) from error
+
+    def _tell(self, call: str) -> None:
+        """Make a call once and wait for its answer for a moment only: a stop must not wait for a server."""
+        if not self._http.is_closed:
+            with suppress(httpx.HTTPError):
+                self._http.post(f"/{call}", timeout=TELL_S)
 
     def _whole(self, found: list[_Answer], requests: Sequence[object]) -> list[_Answer]:
         if len(found) != len(requests):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pivotopd.errors import EngineFault, PivotError
 from pivotopd.ledger import Counts
@@ -26,13 +26,14 @@ from pivotopd.models.base import (
     ScoreRequest,
     TokenDistributions,
 )
+from pivotopd.services.background import Background
+from pivotopd.services.crew import Crew
+from pivotopd.services.pool_flight import PoolFlight
 from pivotopd.services.protocol import Role
 
 logger = logging.getLogger(__name__)
 Asked = TypeVar("Asked", Request, ScoreRequest)
 Answer = TypeVar("Answer")
-_PREFIX_TOKENS: Final = 256
-"""Tokens of a prompt by which it is known again."""
 
 
 class EnginePool:
@@ -55,15 +56,18 @@ class EnginePool:
                 "the engines of a pool do not hold one policy", where=held or "no engine", mend="reload them"
             )
         self.policy = next(iter(policies.values()))
-        self._all, self._alive = dict(engines), dict(engines)
+        self._all, self._crew = dict(engines), Crew(engines, role)
         self._in_flight, self._role = in_flight, role
-        self._homes: dict[tuple[int, ...], str] = {}
         self.counts = Counts()
         self._count()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return one completion a request, in order; EngineFault when no engine is left."""
         return self._spread(requests, lambda engine, part: engine.generate(part, sampling))
+
+    def begin(self, sampling: Sampling) -> PoolFlight:
+        """Return an empty flight; until it is closed the engines are asked for nothing else."""
+        return PoolFlight(self._crew, sampling, self._in_flight, self._count)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
         """Return the (R,) log-probabilities of each request's response tokens, in order."""
@@ -81,19 +85,19 @@ class EnginePool:
         Raises:
             PivotError: None could load them; the error is the last one's.
         """
-        for name, engine in list(self._alive.items()):
+        for name, engine in list(self._crew.alive.items()):
             try:
                 engine.reload(folder, policy)
             except PivotError as error:
-                self._drop(name, error)
-                if not self._alive:
+                self._crew.drop(name, error)
+                if not self._crew.alive:
                     raise
         self.policy = policy
-        self._homes.clear()
+        self._crew.forget()
 
     def close(self) -> None:
         """End every engine, those that were given up too."""
-        self._alive.clear()
+        self._crew.alive.clear()
         for name, engine in self._all.items():
             try:
                 engine.close()
@@ -106,22 +110,17 @@ class EnginePool:
         """Return the answers in order, asking again elsewhere what an ended engine left."""
         answers: dict[int, Answer] = {}
         while len(answers) < len(requests):
-            if not self._alive:
-                raise EngineFault(
-                    f"no {self._role} engine is left",
-                    where=", ".join(self._all),
-                    mend="start them again and resume",
-                )
+            self._crew.need()
             shares = self._shares(requests, [i for i in range(len(requests)) if i not in answers])
-            with ThreadPoolExecutor(len(shares)) as threads:
-                running = {
-                    name: threads.submit(self._work, name, share, requests, ask, answers)
-                    for name, share in shares.items()
-                }
-            for name, work in running.items():
-                fault = work.result()
-                if fault is not None:
-                    self._drop(name, fault)
+            calls: Background[EngineFault | None] = Background()
+            for name, share in shares.items():
+                calls.start(name, partial(self._work, name, share, requests, ask, answers))
+            while calls.running:
+                for name, fault in calls.ended():
+                    if isinstance(fault, EngineFault):
+                        self._crew.drop(name, fault)
+                    elif fault is not None:
+                        raise fault
         self._count()
         return [answers[i] for i in range(len(requests))]
 
@@ -145,21 +144,14 @@ class EnginePool:
 
     def _shares(self, requests: Sequence[Asked], wanted: list[int]) -> dict[str, list[int]]:
         """Return which engine computes which requests: none more than ceil(B / S)."""
-        shares: dict[str, list[int]] = {name: [] for name in self._alive}
+        shares: dict[str, list[int]] = {name: [] for name in self._crew.alive}
+        loads = dict.fromkeys(shares, 0)
         most = -(-len(wanted) // len(shares))
         for i in wanted:
-            prefix = tuple(requests[i].prompt_ids[:_PREFIX_TOKENS])
-            home = self._homes.get(prefix)
-            if home not in shares or len(shares[home]) >= most:
-                home = min(shares, key=lambda name: len(shares[name]))
-                self._homes.setdefault(prefix, home)
+            home = self._crew.home(requests[i].prompt_ids, loads, most)
             shares[home].append(i)
+            loads[home] += 1
         return {name: share for name, share in shares.items() if share}
-
-    def _drop(self, name: str, error: PivotError) -> None:
-        self._alive.pop(name)
-        self._homes = {prefix: home for prefix, home in self._homes.items() if home != name}
-        logger.warning("%s engine %s is given up: %s", self._role, name, error.what)
 
     def _count(self) -> None:
         self.counts = sum((engine.counts for engine in self._all.values()), Counts())

@@ -11,7 +11,7 @@ from pivotopd.section import Section
 
 Role = Literal["policy", "teacher"]
 """What is served: the student, whose weights change, or a teacher, whose weights stay."""
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Raised when a message changes its form."""
 POLICY_HEADER: Final = "x-pivotopd-policy"
 """Header of a request: digest of the policy or teacher that should answer it."""
@@ -20,7 +20,14 @@ MESSAGE: Final = "application/octet-stream"
 FAILED: Final = 500
 """Status of an answer that is an error of the engine."""
 
-_CARRIED: Final = {kind.__name__: kind for kind in (ArtifactError, ConfigError, EngineFault, NumericsError)}
+
+class FlightGone(EngineFault):
+    """A server no longer has the requests that a client has in flight there: they are sent again."""
+
+
+_CARRIED: Final = {
+    kind.__name__: kind for kind in (ArtifactError, ConfigError, EngineFault, FlightGone, NumericsError)
+}
 
 
 def program_of(role: Role) -> Literal["pivotopd policy server", "pivotopd teacher server"]:

@@ -1,21 +1,23 @@
 """An engine behind an address: generation, scoring and reloading over HTTP.
 
 One call at a time reaches the engine; those that come meanwhile wait. So an engine's batches are those that
-its clients asked for, and do not depend on who else asks at the moment.
+its clients asked for, and do not depend on who else asks at the moment. Requests in flight are such a call
+too, which lasts from the first send until the flight is closed, or its client has vanished.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Final, Literal
 
 import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -36,6 +38,8 @@ from pivotopd.services.protocol import (
     Role,
     program_of,
 )
+from pivotopd.services.server_flight import ServerFlights, gone
+from pivotopd.services.turns import LEASE_S, Turns
 
 logger = logging.getLogger(__name__)
 PATIENCE_S: Final = 10
@@ -55,6 +59,7 @@ class EngineServer:
         kind: What generates in it.
         dtype: Type of its weights.
         role: What is served; a teacher's weights are never replaced.
+        lease_s: Seconds that a flight's client may be silent while others wait.
     """
 
     def __init__(
@@ -63,9 +68,10 @@ class EngineServer:
         kind: Literal["transformers", "vllm"],
         dtype: Literal["float32", "bfloat16"],
         role: Role = "policy",
+        lease_s: float = LEASE_S,
     ) -> None:
         self._engine, self._kind, self._dtype, self._role = engine, kind, dtype, role
-        self._lock = Lock()
+        self._turns, self._flights = Turns(lease_s), ServerFlights(engine)
 
     @property
     def health(self) -> Health:
@@ -91,14 +97,15 @@ class EngineServer:
             "score": self._score,
             "score_distributions": self._score_distributions,
         }
-        asked = [
-            Route(f"/{name}", self._endpoint(call, checked=True), methods=["POST"])
-            for name, call in calls.items()
-        ]
+        asked = [Route(f"/{name}", self._endpoint(call), methods=["POST"]) for name, call in calls.items()]
+        flight = "/flights/{flight:str}"
         return Starlette(
             routes=[
                 Route("/health", self._say_health, methods=["GET"]),
                 Route("/reload", self._endpoint(self._reload, checked=False), methods=["POST"]),
+                Route(flight + "/sends/{number:int}", self._send, methods=["POST"]),
+                Route(flight + "/landings/{number:int}", self._land, methods=["POST"]),
+                Route(flight + "/close", self._close, methods=["POST"]),
                 *asked,
             ]
         )
@@ -130,26 +137,76 @@ class EngineServer:
         del request
         return _json(self.health, 200)
 
-    def _endpoint(self, call: Callable[[bytes], bytes], *, checked: bool) -> Callable[..., object]:
+    def _endpoint(
+        self, call: Callable[[bytes], bytes], *, checked: bool = True
+    ) -> Callable[[HttpRequest], Awaitable[Response]]:
+        """Return the endpoint of a call by itself."""
+
+        def alone(message: bytes) -> bytes:
+            self._flights.give_up()  # its client has been silent for too long
+            return call(message)
+
         async def answer(request: HttpRequest) -> Response:
-            message = await request.body()
-            expected = request.headers.get(POLICY_HEADER) if checked else None
-            try:
-                found = await run_in_threadpool(self._one_at_a_time, call, message, expected)
-            except PivotError as error:
-                return _json(Failure.of(error), FAILED)
-            return Response(found, media_type=MESSAGE)
+            return await self._in_turn(request, None, alone, checked=checked)
 
         return answer
 
-    def _one_at_a_time(self, call: Callable[[bytes], bytes], message: bytes, expected: str | None) -> bytes:
-        with self._lock:
-            if expected is not None and expected != self._engine.policy:
-                raise EngineFault(
-                    f"the server holds {self._role} {self._engine.policy[:12]}, not {expected[:12]}",
-                    mend=_OTHERS[self._role],
-                )
+    async def _send(self, request: HttpRequest) -> Response:
+        flight, number = request.path_params["flight"], request.path_params["number"]
+        if number and flight != self._flights.name:
+            return _failed(gone())
+        call = partial(self._flights.send, flight, number)
+        return await self._in_turn(request, flight, call)
+
+    async def _land(self, request: HttpRequest) -> Response:
+        flight, number = request.path_params["flight"], request.path_params["number"]
+        if flight != self._flights.name:
+            return _failed(gone())
+        return await self._in_turn(request, flight, lambda _: self._flights.land(flight, number))
+
+    async def _close(self, request: HttpRequest) -> Response:
+        """Answer at once: whoever gives up has no time. The engine lets go after its present call."""
+        flight = request.path_params["flight"]
+        self._flights.end(flight)
+        return Response(media_type=MESSAGE, background=BackgroundTask(self._let_go, flight))
+
+    async def _let_go(self, flight: str) -> None:
+        if self._flights.ended:
+            async with self._turns.turn(flight):
+                await run_in_threadpool(self._flights.tidy)
+                self._turns.holder = self._flights.kept
+
+    async def _in_turn(
+        self,
+        request: HttpRequest,
+        flight: str | None,
+        call: Callable[[bytes], bytes],
+        *,
+        checked: bool = True,
+    ) -> Response:
+        """Return what a call answers once it has its turn."""
+        message = await request.body()
+        expected = request.headers.get(POLICY_HEADER) if checked else None
+
+        def answered() -> bytes:
+            self._check_policy(expected)
             return call(message)
+
+        async with self._turns.turn(flight):
+            try:
+                found = await run_in_threadpool(answered)
+            except PivotError as error:
+                return _failed(error)
+            finally:
+                self._turns.holder = self._flights.kept
+        return Response(found, media_type=MESSAGE)
+
+    def _check_policy(self, expected: str | None) -> None:
+        if expected is not None and expected != self._engine.policy:
+            raise EngineFault(
+                f"the server holds {self._role} {self._engine.policy[:12]}, not {expected[:12]}",
+                mend=_OTHERS[self._role],
+            )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -216,6 +273,10 @@ def serve(server: EngineServer, taken: socket.socket, ready: Callable[[], None])
                 mend="end what listens there, or give another --port",
             ) from error
         _Announced(config, ready).run(sockets=[taken])
+
+
+def _failed(error: PivotError) -> Response:
+    return _json(Failure.of(error), FAILED)
 
 
 def _json(said: BaseModel, status: int) -> Response:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,23 +28,62 @@ from pivotopd.models.base import (
 )
 
 Arrays = dict[str, npt.NDArray[Any]]
+_Row = TypeVar("_Row")
 
 
 def pack_requests(requests: Sequence[Request], sampling: Sampling) -> bytes:
     """Return prompts to continue as one message."""
-    return _pack(
-        _rows("prompt", [np.asarray(request.prompt_ids, np.int32) for request in requests], np.int32)
-        | {
-            "seeds": np.array([request.seed for request in requests], np.int64),
-            "temperature": np.float64(sampling.temperature).reshape(1),
-            "max_tokens": np.array([sampling.max_tokens], np.int64),
-        }
-    )
+    return _pack(_request_rows(requests, sampling))
 
 
 def unpack_requests(message: bytes) -> tuple[list[Request], Sampling]:
     """Return the prompts of a message; EngineFault when it is not one."""
+    return _requests(_unpack(message))
+
+
+def pack_sent(requests: Mapping[int, Request], sampling: Sampling) -> bytes:
+    """Return prompts that are sent into a flight, under their keys, as one message."""
+    return _pack(_request_rows(list(requests.values()), sampling) | _keys(requests))
+
+
+def unpack_sent(message: bytes) -> tuple[dict[int, Request], Sampling]:
+    """Return the prompts of a message by their keys; EngineFault when it is not one."""
     arrays = _unpack(message)
+    requests, sampling = _requests(arrays)
+    return _keyed(arrays, requests), sampling
+
+
+def pack_landed(landed: Mapping[int, Completion]) -> bytes:
+    """Return responses that have landed, under their keys, as one message."""
+    return _pack(_completion_rows(list(landed.values())) | _keys(landed))
+
+
+def unpack_landed(message: bytes) -> dict[int, Completion]:
+    """Return the responses of a message by their keys; EngineFault when it is not one."""
+    arrays = _unpack(message)
+    return _keyed(arrays, _completions(arrays))
+
+
+def _keys(rows: Iterable[int]) -> Arrays:
+    return {"keys": np.array(list(rows), np.int64)}
+
+
+def _keyed(arrays: Arrays, rows: Sequence[_Row]) -> dict[int, _Row]:
+    keys = _array(arrays, "keys", np.int64).tolist()
+    if len(set(keys)) != len(keys) or len(keys) != len(rows):
+        raise _damaged("keys do not fit the rows")
+    return dict(zip(keys, rows, strict=True))
+
+
+def _request_rows(requests: Sequence[Request], sampling: Sampling) -> Arrays:
+    return _rows("prompt", [np.asarray(request.prompt_ids, np.int32) for request in requests], np.int32) | {
+        "seeds": np.array([request.seed for request in requests], np.int64),
+        "temperature": np.float64(sampling.temperature).reshape(1),
+        "max_tokens": np.array([sampling.max_tokens], np.int64),
+    }
+
+
+def _requests(arrays: Arrays) -> tuple[list[Request], Sampling]:
     prompts, seeds = _cut(arrays, "prompt", np.int32), _array(arrays, "seeds", np.int64)
     temperature, longest = _array(arrays, "temperature", np.float64), _array(arrays, "max_tokens", np.int64)
     if len(seeds) != len(prompts) or len(temperature) != 1 or len(longest) != 1:
@@ -55,7 +94,16 @@ def unpack_requests(message: bytes) -> tuple[list[Request], Sampling]:
 
 def pack_completions(completions: Sequence[Completion]) -> bytes:
     """Return sampled responses as one message."""
-    return _pack(
+    return _pack(_completion_rows(completions))
+
+
+def unpack_completions(message: bytes) -> list[Completion]:
+    """Return the responses of a message; EngineFault when it is not one."""
+    return _completions(_unpack(message))
+
+
+def _completion_rows(completions: Sequence[Completion]) -> Arrays:
+    return (
         _rows("response", [completion.response_ids for completion in completions], np.int32)
         | _rows("nats", [completion.logprobs_nats for completion in completions], np.float32)
         | {
@@ -65,9 +113,7 @@ def pack_completions(completions: Sequence[Completion]) -> bytes:
     )
 
 
-def unpack_completions(message: bytes) -> list[Completion]:
-    """Return the responses of a message; EngineFault when it is not one."""
-    arrays = _unpack(message)
+def _completions(arrays: Arrays) -> list[Completion]:
     ids, nats = _cut(arrays, "response", np.int32), _cut(arrays, "nats", np.float32)
     stopped, cached = _array(arrays, "stopped", np.bool_), _array(arrays, "cached_tokens", np.int64)
     fits = len(ids) == len(nats) == len(stopped) == len(cached)

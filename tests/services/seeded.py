@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 
 from pivotopd.errors import ArtifactError, EngineFault
 from pivotopd.ledger import Counts
 from pivotopd.models.base import Completion, Nats, Request, Sampling, ScoreRequest, TokenDistributions
+from pivotopd.models.in_flight import InFlight
 
 SAMPLING = Sampling(1.0, 4)
 REQUESTS = [Request([task, 5, 6], seed) for task in range(4) for seed in range(5)]
@@ -51,6 +54,65 @@ class Seeded:
 
     def close(self) -> None:
         self.closed = True
+
+
+class Hovering(Seeded):
+    """The same engine with requests in flight, of which the one with the smallest seed ends first."""
+
+    def __init__(self, policy: str = "a", landings: int = 1_000) -> None:
+        super().__init__(policy)
+        self.landings = landings
+        self.most = 0
+        self.given_up: list[list[int]] = []
+        self.works, self.goes_on = Event(), Event()
+        self.goes_on.set()
+
+    def begin(self, sampling: Sampling) -> Hover:
+        return Hover(self, sampling)
+
+
+@dataclass
+class Hover:
+    """A flight of it; while ``goes_on`` is not set it works."""
+
+    engine: Hovering
+    sampling: Sampling
+    flying: dict[int, Request] = field(default_factory=dict)
+
+    def send(self, requests: Mapping[int, Request]) -> None:
+        assert not requests.keys() & self.flying.keys(), "a key is sent twice"
+        self.flying.update(requests)
+        self.engine.most = max(self.engine.most, len(self.flying))
+
+    def land(self) -> dict[int, Completion]:
+        self.engine.works.set()
+        assert self.engine.goes_on.wait(60)
+        if self.engine.landings <= 0:
+            raise EngineFault("ended")
+        self.engine.landings -= 1
+        if not self.flying:
+            return {}
+        first = min(self.flying, key=lambda key: (self.flying[key].seed, key))
+        return {first: self.engine.generate([self.flying.pop(first)], self.sampling)[0]}
+
+    def close(self) -> None:
+        self.engine.given_up.append(sorted(self.flying))
+        self.flying.clear()
+
+
+def flown(flight: InFlight, requests: Sequence[Request], most: int = 1_000) -> list[bytes]:
+    """Return the responses to all requests, of which at most so many are in flight at once."""
+    waiting, found = dict(enumerate(requests)), dict[int, Completion]()
+    while len(found) < len(requests):
+        room = most - (len(requests) - len(waiting) - len(found))
+        flight.send({key: waiting.pop(key) for key in list(waiting)[:room]})
+        landed = flight.land()
+        assert landed
+        assert not landed.keys() & found.keys()
+        found |= landed
+    assert flight.land() == {}
+    flight.close()
+    return drawn([found[key] for key in range(len(requests))])
 
 
 def drawn(completions: list[Completion]) -> list[bytes]:

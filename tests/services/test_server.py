@@ -21,14 +21,15 @@ from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
 from pivotopd.services.client import RemoteEngine
 from pivotopd.services.protocol import PROTOCOL, Role
 from pivotopd.services.server import EngineServer, bind, serve, url_of
+from pivotopd.services.turns import LEASE_S
 from tests.services.seeded import REQUESTS, SAMPLING, Seeded, drawn
 
 
 @contextmanager
-def running(engine: Seeded, role: Role = "policy") -> Iterator[str]:
+def running(engine: Seeded, role: Role = "policy", lease_s: float = LEASE_S) -> Iterator[str]:
     """Serve an engine from a thread."""
     taken = bind("127.0.0.1", 0)
-    app = EngineServer(engine, "transformers", "float32", role).app
+    app = EngineServer(engine, "transformers", "float32", role, lease_s).app
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = Thread(target=server.run, args=([taken],))
     thread.start()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.errors import EngineFault
 from pivotopd.models.base import Completion, Request, Sampling
+from pivotopd.models.checkpoint import load_policy
+from pivotopd.models.in_flight import InFlight
+from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.services.client import RemoteEngine
+from pivotopd.services.pool import EnginePool
 from stages.runner import perform
 from stages.runs import open_run
 from tests.policy_server import ServerProcess
@@ -23,15 +28,15 @@ from tests.stages.conftest import StoredRun
 
 pytestmark = pytest.mark.slow
 CALLS = 15
-"""Calls after which servers are killed: eight are the parity probe, then a rollout goes on."""
+"""Batches or landings after which servers are killed: eight are the parity probe, then a rollout goes on."""
 
 
 @pytest.fixture(scope="module")
 def servers(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
-    """Four servers of the start policy; tests kill some of them."""
+    """Five servers of the start policy; tests kill some of them."""
     home = tmp_path_factory.mktemp("servers")
     batches = ("update.micro_batch_tokens=1024",)
-    found = [ServerProcess(str(student), home, batches) for _ in range(4)]
+    found = [ServerProcess(str(student), home, batches) for _ in range(5)]
     try:
         for server in found:
             server.wait()
@@ -110,14 +115,53 @@ class Killer:
 
 @pytest.fixture
 def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
-    found, generate = Killer([]), RemoteEngine.generate
+    found, ask = Killer([]), RemoteEngine._ask
 
-    def counted(self: RemoteEngine, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        found.count()
-        return generate(self, requests, sampling)
+    def counted(self: RemoteEngine, call: str, message: bytes, *, checked: bool = True) -> bytes:
+        if call == "generate" or "/landings/" in call:
+            found.count()
+        return ask(self, call, message, checked=checked)
 
-    monkeypatch.setattr(RemoteEngine, "generate", counted)
+    monkeypatch.setattr(RemoteEngine, "_ask", counted)
     return found
+
+
+def flown(flight: InFlight, requests: Sequence[Request], after: Callable[[int], None]) -> list[list[int]]:
+    """Return the responses to requests, of which half is sent when the first ones have landed."""
+    found: dict[int, Completion] = {}
+    half = len(requests) // 2
+    flight.send(dict(enumerate(requests[:half])))
+    found |= flight.land()
+    after(len(found))
+    flight.send(dict(enumerate(requests[half:], half)))
+    while landed := flight.land():
+        found |= landed
+    flight.close()
+    return [found[key].response_ids.tolist() for key in range(len(requests))]
+
+
+def test_requests_in_flight_land_as_one_engine_answers_them_also_when_a_server_dies(
+    servers: list[ServerProcess], student: Path
+) -> None:
+    staying, doomed = servers[2], servers[4]
+    policy = load_policy(student)
+    sampling, rng = Sampling(1.0, 24), np.random.default_rng(0)
+    requests = [Request(rng.integers(3, len(policy.tokenizer), size).tolist(), size) for size in range(5, 25)]
+    # one prompt at a time, as the shares of a pool and of a flight differ in the last bits of a draw
+    wanted = [
+        TransformersEngine(policy, max_batch=1).generate([one], sampling)[0].response_ids.tolist()
+        for one in requests
+    ]
+    with closing(RemoteEngine(staying.url)) as one, closing(RemoteEngine(doomed.url)) as other:
+        assert flown(EnginePool({"one": one}, 1).begin(sampling), requests, lambda landed: None) == wanted
+        pool = EnginePool({"one": one, "other": other}, 1)
+        assert flown(pool.begin(sampling), requests, lambda landed: None) == wanted
+        assert min(one.counts.prompts - 20, other.counts.prompts) > 5
+        before = other.counts.prompts
+        assert flown(pool.begin(sampling), requests, lambda landed: doomed.kill()) == wanted
+        assert other.counts.prompts < before + 5
+        whole = one.begin(sampling)
+        assert sum(a == b for a, b in zip(flown(whole, requests, lambda _: None), wanted, strict=True)) > 17
 
 
 def test_a_server_that_dies_in_a_rollout_changes_nothing(
