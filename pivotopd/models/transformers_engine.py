@@ -31,6 +31,7 @@ from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.prefixes import branch_packs, branches_of
 from pivotopd.models.repeats import repeats_of, tokens_of
 from pivotopd.models.sampling import draw, uniforms_of
+from pivotopd.models.vocabulary import check_ids
 
 CPU_PASS_TOKENS = 2048
 """A CPU is fastest when a pass's activations fit its cache: for a tiny model twice as fast as 16,384."""
@@ -108,11 +109,16 @@ class TransformersEngine:
         device: torch.device = self.loaded.model.get_input_embeddings().weight.device
         return device
 
+    @property
+    def _vocabulary(self) -> int:
+        """Ids that the model has an embedding for."""
+        return int(self.loaded.model.get_input_embeddings().weight.shape[0])
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return one completion a request, in order.
 
         Raises:
-            ConfigError: The sampling settings or a prompt's length do not fit the model.
+            ConfigError: The sampling settings, a prompt's length or its ids do not fit the model.
             NumericsError: The model's logits are not finite; names the request.
         """
         self._check(requests, sampling)
@@ -130,6 +136,7 @@ class TransformersEngine:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens.
 
         Raises:
+            ConfigError: A token id is not in the vocabulary.
             NumericsError: A log-probability is not a number; names the request.
         """
         values = self._values(requests, lambda batch: (response_logprobs(self.loaded.model, batch),))
@@ -145,7 +152,7 @@ class TransformersEngine:
             top_tokens: How many ids (K); None for the whole vocabulary.
 
         Raises:
-            ConfigError: The vocabulary has fewer ids.
+            ConfigError: The vocabulary has fewer ids, or lacks one of a request.
             NumericsError: A log-probability is not a number; names the request.
         """
         vocabulary = self.loaded.model.get_output_embeddings().weight.shape[0]
@@ -172,6 +179,8 @@ class TransformersEngine:
 
         Requests of the same tokens are computed once.
         """
+        check_ids((one.prompt_ids for one in requests), self._vocabulary)
+        check_ids((one.response_ids for one in requests), self._vocabulary)
         repeats = repeats_of([tokens_of(one) for one in requests])
         distinct = [requests[index] for index in repeats.firsts]
         found: dict[int, tuple[Tensor, ...]] = {}
@@ -206,6 +215,7 @@ class TransformersEngine:
                 f"prompt of {longest} and response of {sampling.max_tokens} tokens pass the limit {limit}",
                 mend="lower rollout.prompt_tokens or rollout.response_tokens",
             )
+        check_ids((request.prompt_ids for request in requests), self._vocabulary)
 
     def _prefill(self, requests: Sequence[Request], indices: Sequence[int], cache: SlotCache) -> Tensor:
         """Fill the cache with the prompts, in bounded passes; return the (B, V) logits after each."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pivotopd.errors import EngineFault
+from pivotopd.errors import ConfigError, EngineFault
 from pivotopd.models.base import (
     Completion,
     Nats,
@@ -76,7 +76,7 @@ def _keyed(arrays: Arrays, rows: Sequence[_Row]) -> dict[int, _Row]:
 
 
 def _request_rows(requests: Sequence[Request], sampling: Sampling) -> Arrays:
-    return _rows("prompt", [np.asarray(request.prompt_ids, np.int32) for request in requests], np.int32) | {
+    return _rows("prompt", _ids([request.prompt_ids for request in requests]), np.int32) | {
         "seeds": np.array([request.seed for request in requests], np.int64),
         "temperature": np.float64(sampling.temperature).reshape(1),
         "max_tokens": np.array([sampling.max_tokens], np.int64),
@@ -187,8 +187,8 @@ def unpack_distributions(message: bytes) -> list[tuple[Nats, TokenDistributions]
 
 
 def _scored_rows(requests: Sequence[ScoreRequest]) -> Arrays:
-    prompts = [np.asarray(request.prompt_ids, np.int32) for request in requests]
-    responses = [np.asarray(request.response_ids, np.int32) for request in requests]
+    prompts = _ids([request.prompt_ids for request in requests])
+    responses = _ids([request.response_ids for request in requests])
     return _rows("prompt", prompts, np.int32) | _rows("response", responses, np.int32)
 
 
@@ -197,6 +197,16 @@ def _score_requests(arrays: Arrays) -> list[ScoreRequest]:
     if len(prompts) != len(responses):
         raise _damaged("responses do not fit the prompts")
     return [ScoreRequest(p.tolist(), r.tolist()) for p, r in zip(prompts, responses, strict=True)]
+
+
+def _ids(rows: Sequence[Sequence[int]]) -> list[TokenIds]:
+    try:
+        return [np.asarray(row, np.int32) for row in rows]
+    except OverflowError as error:
+        raise ConfigError(
+            "a token id needs more than 32 bits: it is in no model's vocabulary",
+            mend="use the tokenizer of the model that is asked",
+        ) from error
 
 
 def _rows(name: str, rows: Sequence[TokenIds] | Sequence[Nats], dtype: type[np.generic]) -> Arrays:

@@ -76,6 +76,23 @@ def test_equals_sampling_by_hand(stopping: Policy, temperature: float) -> None:
         assert reasons == {"stop", "length"}
 
 
+@pytest.mark.parametrize("beyond", [-1, 0, 10_000])
+def test_ids_outside_the_vocabulary_are_refused(stopping: Policy, beyond: int) -> None:
+    engine = TransformersEngine(stopping)
+    rows = stopping.model.get_input_embeddings().weight.shape[0]
+    bad = -1 if beyond < 0 else rows + beyond
+    whole = rf"token id {bad} is not in the vocabulary: the model knows 0 to {rows - 1}"
+    with pytest.raises(ConfigError, match=whole) as error:
+        engine.generate([Request([5, 6], 0), Request([5], 0), Request([rows - 1, bad], 0)], SAMPLING)
+    assert error.value.where == "request 2"
+    for prompt, response in (([bad, 5], [6]), ([5], [6, bad])):
+        with pytest.raises(ConfigError, match=whole) as error:
+            engine.score([ScoreRequest([0, rows - 1], []), ScoreRequest(prompt, response)])
+        assert error.value.where == "request 1"
+    with pytest.raises(ConfigError, match=whole):
+        engine.score_distributions([ScoreRequest([5], [bad])], 2)
+
+
 def test_neighbours_do_not_matter(stopping: Policy) -> None:
     requests = _requests(24, len(stopping.tokenizer))
     expected = TransformersEngine(stopping).generate(requests, SAMPLING)

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivotopd.errors import ConfigError, EngineFault, PivotError
@@ -110,6 +110,7 @@ class Lossy:
         return self.flights.land(name, int(number))
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(["none", "question", "answer", "taken"]), max_size=60), st.integers(1, 8))
 def test_whatever_is_lost_every_request_lands_once(faults: list[str], most: int) -> None:
     server, counts = Lossy(faults), [Counts()]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivotopd.errors import EngineFault
+from pivotopd.errors import ConfigError, EngineFault
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest, TokenDistributions
 from pivotopd.services import wire
 
@@ -70,6 +70,13 @@ def test_requests_for_distributions_come_back(top_tokens: int | None) -> None:
     requests = [ScoreRequest([1, 2], [3])]
     message = wire.pack_distribution_requests(requests, top_tokens)
     assert wire.unpack_distribution_requests(message) == (requests, top_tokens)
+
+
+def test_an_id_that_no_vocabulary_has_is_no_traceback() -> None:
+    with pytest.raises(ConfigError, match="more than 32 bits"):
+        wire.pack_requests([Request([1, 2**31], 0)], Sampling(1.0, 2))
+    with pytest.raises(ConfigError, match="more than 32 bits"):
+        wire.pack_score_requests([ScoreRequest([1], [2**40])])
 
 
 @given(st.binary(max_size=64))

@@ -13,7 +13,7 @@ import pytest
 
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
-from pivotopd.errors import EngineFault
+from pivotopd.errors import ConfigError, EngineFault
 from pivotopd.models.base import Completion, Request, Sampling
 from pivotopd.models.checkpoint import load_policy
 from pivotopd.models.in_flight import InFlight
@@ -152,7 +152,13 @@ def test_requests_in_flight_land_as_one_engine_answers_them_also_when_a_server_d
         TransformersEngine(policy, max_batch=1).generate([one], sampling)[0].response_ids.tolist()
         for one in requests
     ]
+    stray = Request([5, len(policy.tokenizer) + 10**6], 0)
     with closing(RemoteEngine(staying.url)) as one, closing(RemoteEngine(doomed.url)) as other:
+        with pytest.raises(ConfigError, match="is not in the vocabulary") as refused:
+            one.generate([requests[0], stray], sampling)
+        assert refused.value.where == f"{staying.url}: request 1"
+        with pytest.raises(ConfigError, match="is not in the vocabulary"):
+            flown(one.begin(sampling), [*requests, stray], lambda landed: None)
         assert flown(EnginePool({"one": one}, 1).begin(sampling), requests, lambda landed: None) == wanted
         pool = EnginePool({"one": one, "other": other}, 1)
         assert flown(pool.begin(sampling), requests, lambda landed: None) == wanted

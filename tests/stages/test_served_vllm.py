@@ -1,7 +1,8 @@
-"""A policy server in which vLLM generates: a run reloads it, probes it, and its end leaves no process."""
+"""Servers in which vLLM generates: a run reloads and probes a policy's, asks a teacher's; no process is left."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pivotopd.errors import EngineFault
+from pivotopd.models.base import ScoreRequest
+from pivotopd.records import Lesson
 from pivotopd.services.client import RemoteEngine
 from stages.metrics import metrics_of
 from stages.runs import open_run
@@ -28,40 +32,85 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return untrained(tmp_path_factory.mktemp("vllm") / "student")
 
 
+TEACHER = {"engine": "vllm", "dtype": "float32", "prompt_tokens": 1000, "reply_tokens": 24}
+
+
 @pytest.fixture(scope="module")
-def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def servers(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+    """One of the policy and one of a teacher, which start at the same time."""
+    home = tmp_path_factory.mktemp("home")
+    sizes = ("engine.kind=vllm", "engine.concurrency=8", "rollout.prompt_tokens=256")
+    teaches = tuple(f"teacher.{key}={value}" for key, value in TEACHER.items())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        sizes = ("engine.kind=vllm", "engine.concurrency=8", "rollout.prompt_tokens=256")
-        one = ServerProcess(
-            str(folder), tmp_path_factory.mktemp("home"), (*sizes, "rollout.response_tokens=12")
-        )
+        found = [
+            ServerProcess(str(folder), home, (*sizes, "rollout.response_tokens=12")),
+            ServerProcess(str(folder), home, (*teaches, "teacher.concurrency=8"), "teacher"),
+        ]
     try:
-        one.wait()
-        yield one
+        for one in found:
+            one.wait()
+        yield found
     finally:
-        one.kill()
+        for one in found:
+            one.kill()
 
 
-def test_a_run_generates_on_a_vllm_server_that_ends_with_its_engine(
-    folder: Path, server: ServerProcess, tmp_path: Path
-) -> None:
-    engine = {"kind": "vllm", "urls": [server.url], "concurrency": 8}
-    run = StoredRun(tmp_path / "root")
+def ends(server: ServerProcess, number: signal.Signals) -> None:
+    """Ask a server to end, and see that nothing of vLLM is left."""
+    left = engines_of(server.process.pid)
+    assert left, "vLLM has processes of its own"
+    server.process.send_signal(number)
+    assert server.process.wait(timeout=GONE_S) == 0
+    wait_until(lambda: not any(map(lives, left)), GONE_S, f"left over: {left}")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, servers: list[ServerProcess], tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
+    """An iteration and the rollout of the next, over the policy's server."""
+    engine = {"kind": "vllm", "urls": [servers[0].url], "concurrency": 8}
+    run = StoredRun(tmp_path_factory.mktemp("run") / "root")
     open_run(small_config(run.root, folder, engine=engine, update__idle_limit=2, **SHORT))
     run.run("rollout", 0, follow=True)
     run.run("rollout", 1)
+    return run
+
+
+def test_a_run_generates_on_a_vllm_server_that_ends_with_its_engine(
+    run: StoredRun, servers: list[ServerProcess]
+) -> None:
     for iteration in (0, 1):
         made = run.artifact("rollout", iteration)
         assert made.manifest.counts["engine_starts"] == 0
         assert made.manifest.counts["generated_tokens"] > 0
         assert 0 <= metrics_of(made)["rollout/parity_largest_nats"] < 0.01
-    with closing(RemoteEngine(server.url)) as remote:
+    with closing(RemoteEngine(servers[0].url)) as remote:
         assert remote.health.kind == "vllm"
         assert remote.policy == run.checkpoint(0).manifest.digest
-    left = engines_of(server.process.pid)
-    assert left, "vLLM has processes of its own"
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(timeout=GONE_S) == 0
-    wait_until(lambda: not any(map(lives, left)), GONE_S, f"left over: {left}")
+    ends(servers[0], signal.SIGINT)
+
+
+def test_a_vllm_teacher_that_is_served_labels_and_ends_with_its_engine(
+    run: StoredRun, folder: Path, servers: list[ServerProcess]
+) -> None:
+    server = servers[1]
+    told = {"kind": "local", "path": str(folder), "urls": [server.url], "concurrency": 8} | TEACHER
+    teacher = "teacher=" + json.dumps(told)
+    run.run("label", 1, teacher)
+    made = run.artifact("label", 1, teacher)
+    counts, replies = made.manifest.counts, [one.raw_reply for one in made.rows(Lesson)]
+    assert (counts["engine_starts"], counts["model_loads"]) == (0, 0)
+    assert counts["teacher_calls"] > 1
+    assert 0 < counts["teacher_reply_tokens"] <= 24 * counts["teacher_calls"]
+    assert len(set(replies)) > 1, "replies differ by prompt"
+    with closing(RemoteEngine(server.url, "teacher")) as remote:
+        assert (remote.health.kind, remote.health.role) == ("vllm", "teacher")
+        score = ScoreRequest([5, 6], [7])
+        ((alone,), (again,)) = remote.score([score, score])
+        assert alone == again < 0
+    with pytest.raises(EngineFault, match="generates with vllm, the run wants transformers"):
+        run.run("label", 1, "teacher=" + json.dumps(told | {"engine": "transformers"}))
+    ends(server, signal.SIGTERM)
+    with pytest.raises(EngineFault, match="the teacher server cannot be reached"):
+        run.run("label", 1, "teacher=" + json.dumps(told | {"reply_tokens": 23}))
