@@ -14,6 +14,7 @@ import pytest
 
 from pivotopd.errors import Preempted
 from pivotopd.models.base import Completion, Request, Sampling
+from pivotopd.services.client import RemoteEngine
 from pivotopd.services.pool import EnginePool
 from tests.child_process import end_with_parent, wait_until
 from tests.services.seeded import REQUESTS, SAMPLING, Hovering
@@ -36,11 +37,11 @@ class Lasting(Hovering):
         return super().generate(requests, sampling)
 
 
-def batch(pool: EnginePool) -> None:
+def batch(pool: EnginePool | RemoteEngine) -> None:
     pool.generate(REQUESTS, SAMPLING)
 
 
-def flight(pool: EnginePool) -> None:
+def flight(pool: EnginePool | RemoteEngine) -> None:
     begun = pool.begin(SAMPLING)
     try:
         begun.send(dict(enumerate(REQUESTS)))
@@ -74,10 +75,12 @@ import sys
 from pivotopd.errors import Preempted
 from pivotopd.exits import stop_signals
 from pivotopd.services.client import RemoteEngine
+from pivotopd.services.client import RemoteEngine
 from pivotopd.services.pool import EnginePool
 from tests.services import test_interrupts
 
-pool = EnginePool({url: RemoteEngine(url) for url in sys.argv[2:]}, 100)
+engines = {url: RemoteEngine(url) for url in sys.argv[2:]}
+pool = EnginePool(engines, 100) if len(engines) > 1 else engines[sys.argv[2]]
 with stop_signals():
     try:
         getattr(test_interrupts, sys.argv[1])(pool)
@@ -87,9 +90,12 @@ with stop_signals():
 """
 
 
+@pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("call", [batch, flight])
-def test_a_process_ends_at_once_while_its_servers_compute(call: Callable[[EnginePool], None]) -> None:
-    engines = [Lasting(), Lasting()]
+def test_a_process_ends_at_once_while_its_servers_compute(
+    call: Callable[[EnginePool | RemoteEngine], None], servers: int
+) -> None:
+    engines = [Lasting() for _ in range(servers)]
     with ExitStack() as stack:
         urls = [stack.enter_context(running(engine)) for engine in engines]
         for engine in engines:

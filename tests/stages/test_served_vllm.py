@@ -1,4 +1,4 @@
-"""Servers in which vLLM generates: a run reloads and probes a policy's, asks a teacher's; no process is left."""
+"""Servers in which vLLM generates: one of a policy, reloaded and probed, and one of a teacher."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return untrained(tmp_path_factory.mktemp("vllm") / "student")
 
 
-TEACHER = {"engine": "vllm", "dtype": "float32", "prompt_tokens": 1000, "reply_tokens": 24}
+TEACHER = {"engine": "vllm", "dtype": "float32", "prompt_tokens": 4072, "reply_tokens": 24}
 
 
 @pytest.fixture(scope="module")
