@@ -150,6 +150,7 @@ class VllmEngine:
                 tensor_parallel_size=tensor_parallel,
             )
         self._closed = threading.Event()
+        self._outputs: dict[str, Any] = {}
         _wake_when_dead(self._llm.llm_engine.engine_core, self._closed)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
@@ -183,6 +184,7 @@ class VllmEngine:
             self._alive,
             self._count,
             self._closed,
+            self._outputs,
         )
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:

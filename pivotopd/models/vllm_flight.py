@@ -34,6 +34,7 @@ class VllmFlight:
         alive: Turns the end of vLLM's process into one error.
         count: Takes what was computed.
         ended: Set once the engine has been closed.
+        outputs: What has ended and was not yet handed over, by name, of all flights of the engine.
     """
 
     llm: Any
@@ -43,6 +44,7 @@ class VllmFlight:
     alive: Callable[[], AbstractContextManager[None]]
     count: Callable[[Counts], None]
     ended: threading.Event
+    outputs: dict[str, Any]
     _flying: dict[str, tuple[int, Request]] = field(default_factory=dict)
     _number: int = field(default_factory=lambda: next(_NUMBERS))
 
@@ -74,16 +76,17 @@ class VllmFlight:
         if not self._flying:
             return {}
         with self.alive():
-            ended = self._step()
-            while not ended:
-                ended = self._step()
+            while not self.outputs.keys() & self._flying.keys():
+                self._step()
             for _ in range(self.llm.engine_core.outputs_queue.qsize()):  # said in the meantime
-                ended |= self._step()
+                self._step()
         landed: dict[int, Completion] = {}
         asked: list[Request] = []
+        ended = self.outputs.keys() & self._flying.keys()
         for name in sorted(ended, key=lambda name: self._flying[name][0]):
             key, request = self._flying.pop(name)
-            landed[key] = _completion(key, ended[name].outputs[0], ended[name].num_cached_tokens or 0)
+            output = self.outputs.pop(name)
+            landed[key] = _completion(key, output.outputs[0], output.num_cached_tokens or 0)
             asked.append(request)
         counts = generation_counts(asked, list(landed.values()))
         self.count(counts - Counts(rounds=counts.rounds))  # those were counted as they were sent
@@ -91,18 +94,14 @@ class VllmFlight:
 
     def close(self) -> None:
         """Let vLLM drop what is still in flight."""
-        left, self._flying = list(self._flying), {}
+        left, self._flying = [name for name in self._flying if self.outputs.pop(name, None) is None], {}
         if left and not self.ended.is_set():
             with suppress(EngineFault), self.alive():
                 self.llm.abort_request(left)
 
-    def _step(self) -> dict[str, Any]:
-        """Wait for vLLM's next word; return this flight's finished outputs by name."""
-        return {
-            output.request_id: output
-            for output in self.llm.step()
-            if output.finished and output.request_id in self._flying
-        }
+    def _step(self) -> None:
+        """Wait for vLLM's next word, and keep what has ended for whoever sent it."""
+        self.outputs.update((one.request_id, one) for one in self.llm.step() if one.finished)
 
     def _settings(self, request: Request) -> Any:
         """Return vLLM's sampling settings, with all of the support: its or the folder's defaults cut it."""

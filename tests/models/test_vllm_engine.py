@@ -339,6 +339,19 @@ def test_what_ends_early_lands_early_and_new_prompts_join(
 
 
 @pytest.mark.slow
+def test_a_batch_beside_a_flight_takes_nothing_of_it(engine: VllmEngine, policy: Policy) -> None:
+    requests, sampling = requests_of(policy), Sampling(1.0, 12)
+    wanted = tokens(engine.generate(requests, sampling))
+    flight, found = engine.begin(sampling), dict[int, Completion]()
+    flight.send(dict(enumerate(requests)))
+    assert tokens(engine.generate(requests[::-1], sampling))[::-1] == wanted
+    while landed := flight.land():
+        found |= landed
+    flight.close()
+    assert tokens([found[key] for key in range(len(requests))]) == wanted
+
+
+@pytest.mark.slow
 def test_a_flight_that_is_given_up_leaves_the_engine_as_it_was(
     engine: VllmEngine, model: Path, policy: Policy
 ) -> None:
@@ -356,6 +369,7 @@ def test_a_flight_that_is_given_up_leaves_the_engine_as_it_was(
     flight.close()
     assert tokens(engine.generate(requests, sampling)) == wanted
     assert engine._llm.llm_engine.get_num_unfinished_requests() == 0
+    assert engine._outputs == {}
 
 
 @pytest.mark.slow
