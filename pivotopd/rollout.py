@@ -1,4 +1,4 @@
-"""Play episodes: many at once, one batch of requests a round, every draw from the episode's own seed.
+"""Play episodes: many in flight, each going on when its own response ends, every draw from its own seed.
 
 The result of an episode does not depend on which others play beside it. A broken environment ends its episode
 with a reason; it does not end the stage.
@@ -7,16 +7,18 @@ with a reason; it does not end the stage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator as Steps
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 
 from pivotopd.agent.prompting import Prompt, Prompter
 from pivotopd.environments.ahead import Answer, begin_reset, begin_step
 from pivotopd.environments.base import Env, Environment, PlayedTurn, Reply, StepResult, Task
 from pivotopd.errors import EnvironmentFault
 from pivotopd.models.base import Completion, Generator, Request, Sampling
+from pivotopd.models.in_flight import begin
 from pivotopd.records import Episode, Turn
 from pivotopd.seeds import seed_of
 
@@ -138,24 +140,36 @@ class Player:
     batch_episodes: int
     origin: Origin
 
-    def play(self, jobs: Iterable[Job]) -> Iterator[Played]:
-        """Play all jobs and yield each episode when it ends, in no particular order."""
-        waiting = iter(jobs)
-        live: list[_Live] = []
-        exhausted = False
-        while live or not exhausted:
-            while not exhausted and len(live) < self.batch_episodes:
-                room = self.batch_episodes - len(live)
-                opening = [self._begin(job) for job in islice(waiting, room)]
-                exhausted = len(opening) < room
-                for open_now in opening:
-                    opened = open_now()
-                    if isinstance(opened, Played):
-                        yield opened
-                    else:
-                        live.append(opened)
-            live, ended = self._round(live)
-            yield from ended
+    def play(self, jobs: Iterable[Job]) -> Steps[Played, None, None]:
+        """Play all jobs and yield each episode when it ends, in no particular order.
+
+        Who stops listening closes it: what is in flight is given up.
+        """
+        waiting, numbers = iter(jobs), count()
+        flight = begin(self.generator, self.sampling)
+        asked: dict[int, _Live] = {}
+        ready: list[_Live] = []
+        more = True
+        try:
+            while more or ready or asked:
+                while more and (room := self.batch_episodes - len(ready) - len(asked)):
+                    opening = [self._begin(job) for job in islice(waiting, room)]
+                    more = len(opening) == room
+                    opened = [open_now() for open_now in opening]
+                    ready += [one for one in opened if isinstance(one, _Live)]
+                    yield from (one for one in opened if isinstance(one, Played))
+                moves, asking, ended = self._choose(ready)
+                yield from ended
+                sent = {next(numbers): one for one in asking}
+                asked |= sent
+                flight.send({number: _request(one) for number, one in sent.items()})
+                if asked and not moves:  # nothing goes on before the policy has answered
+                    landed = [(asked.pop(key), said) for key, said in flight.land().items()]
+                    moves = [(one, self._move(one, said)) for one, said in landed]
+                ready, ended = self._answered(moves)
+                yield from ended
+        finally:
+            flight.close()
 
     def _begin(self, job: Job) -> Callable[[], _Live | Played]:
         """Begin to open an episode; instances in processes do so at the same time."""
@@ -176,12 +190,12 @@ class Player:
         over = self._over(one)
         return one if over is None else self._end(one, over)
 
-    def _round(self, live: list[_Live]) -> tuple[list[_Live], list[Played]]:
-        """Give every live episode one turn; return those that go on and those that ended."""
-        ended: list[Played] = []
-        asking: list[_Live] = []
+    def _choose(self, ready: Sequence[_Live]) -> tuple[list[tuple[_Live, _Move]], list[_Live], list[Played]]:
+        """Return the forced moves, the episodes whose policy is to be asked, and those that end here."""
         moves: list[tuple[_Live, _Move]] = []
-        for one in live:
+        asking: list[_Live] = []
+        ended: list[Played] = []
+        for one in ready:
             try:
                 action = one.job.forced(one.env, one.turn) if one.job.forced else None
             except EnvironmentFault as fault:
@@ -195,8 +209,12 @@ class Player:
                 ended.append(self._end(one, "prompt_too_long"))
             else:
                 asking.append(one)
-        moves += zip(asking, self._ask(asking), strict=True)
+        return moves, asking, ended
+
+    def _answered(self, moves: Sequence[tuple[_Live, _Move]]) -> tuple[list[_Live], list[Played]]:
+        """Do what was chosen; return the episodes that go on and those that ended."""
         going: list[_Live] = []
+        ended: list[Played] = []
         stepping = [(one, move, self._begin_step(one, move)) for one, move in moves]
         for one, move, before in stepping:
             try:
@@ -221,20 +239,13 @@ class Player:
             one.job.skills,
         )
 
-    def _ask(self, asking: Sequence[_Live]) -> list[_Move]:
-        """Return the policy's move in each episode, all of one batch of requests."""
-        requests = [Request(one.prompt.ids, _response_seed(one)) for one in asking if one.prompt]
-        completions = self.generator.generate(requests, self.sampling) if requests else []
-        return [
-            self._move(request, completion) for request, completion in zip(requests, completions, strict=True)
-        ]
-
-    def _move(self, request: Request, completion: Completion) -> _Move:
+    def _move(self, one: _Live, completion: Completion) -> _Move:
+        assert one.prompt is not None  # noqa: S101 - it was asked under it
         text, escaped = self.prompter.codec.decode(completion.response_ids.tolist())
         return _Move(
             "rollout",
             self.prompter.wording.parse(text),
-            request.prompt_ids,
+            one.prompt.ids,
             completion.response_ids.tolist(),
             completion.logprobs_nats.tolist(),
             completion.finish_reason,
@@ -333,6 +344,11 @@ class Player:
 
 def _response_seed(one: _Live) -> int:
     return seed_of("response", one.job.seed, one.turn)
+
+
+def _request(one: _Live) -> Request:
+    assert one.prompt is not None  # noqa: S101 - else the episode has ended
+    return Request(one.prompt.ids, _response_seed(one))
 
 
 def _shuffled(tasks: Sequence[Task], run_seed: int, lap: int) -> list[Task]:

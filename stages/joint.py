@@ -1,8 +1,8 @@
-"""Recoveries beside a rollout: their prompts fill the batches that the rollout leaves room in."""
+"""Recoveries beside a rollout: their prompts fly where the rollout leaves room."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from pivotopd.errors import PivotError
 from pivotopd.ledger import Counts
 from pivotopd.models.base import Completion, Generator, Request, Sampling, generation_counts
+from pivotopd.models.in_flight import InFlight, begin
 from pivotopd.recovery import Asks, Recovered, Recovering, Writes
 from pivotopd.teacher.base import Query
 from pivotopd.teacher.courier import Courier
@@ -22,6 +23,7 @@ class _Part:
     steps: Recovering
     asked: Future[Sequence[str | None]] | None = None
     writes: Writes | None = None
+    flies: bool = False
     result: Recovered | None = None
 
     @property
@@ -78,7 +80,7 @@ class Recoveries:
         taken: list[_Part] = []
         for part in self._parts if self.failed is None else ():
             size = len(part.requests)
-            if size and (room is None or size <= room):
+            if size and not part.flies and (room is None or size <= room):
                 taken.append(part)
                 room = None if room is None else room - size
         return taken
@@ -87,7 +89,7 @@ class Recoveries:
         """Hand out the completions of the parts' requests, in order."""
         start = 0
         for part in taken:
-            requests, part.writes = part.requests, None
+            requests, part.writes, part.flies = part.requests, None, False
             found = completions[start : start + len(requests)]
             start += len(requests)
             self.used += replace(generation_counts(requests, found), rounds=0)  # the batch is the rollout's
@@ -142,7 +144,7 @@ class Joint:
 
     Args:
         engine: The engine.
-        room: Most prompts of a batch.
+        room: Most prompts that are in flight at once.
         recoveries: What may join; None while nothing does.
     """
 
@@ -151,11 +153,63 @@ class Joint:
     recoveries: Recoveries | None = None
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Return the completions of the rollout's requests; those of recoveries go to them."""
-        if self.recoveries is None:
-            return self.engine.generate(requests, sampling)
-        taken = self.recoveries.take(max(0, self.room - len(requests)))
-        joined = [*requests, *(one for part in taken for one in part.requests)]
-        completions = self.engine.generate(joined, sampling)
-        self.recoveries.give(taken, completions[len(requests) :])
-        return completions[: len(requests)]
+        """Return the completions of a batch, which nothing joins."""
+        return self.engine.generate(requests, sampling)
+
+    def begin(self, sampling: Sampling) -> InFlight:
+        """Return an empty flight of the rollout's, which recoveries join where there is room."""
+        flight = begin(self.engine, sampling)
+        return flight if self.recoveries is None else Joined(flight, self.room, self.recoveries)
+
+
+@dataclass
+class Joined:
+    """A rollout's flight with recoveries in it: their keys are below 0."""
+
+    flight: InFlight
+    room: int
+    recoveries: Recoveries
+    _own: set[int] = field(default_factory=set)
+    _parts: list[_Part] = field(default_factory=list)
+    _answers: list[dict[int, Completion | None]] = field(default_factory=list)
+    _last: int = 0
+
+    def send(self, requests: Mapping[int, Request]) -> None:
+        """Add the rollout's requests."""
+        self._own |= requests.keys()
+        self.flight.send(requests)
+
+    def land(self) -> dict[int, Completion]:
+        """Return the rollout's responses that are complete; those of recoveries go to them."""
+        while self._own:
+            self._join()
+            landed = self.flight.land()
+            self._hand_over(landed)
+            if own := {key: one for key, one in landed.items() if key in self._own}:
+                self._own -= own.keys()
+                return own
+        return {}
+
+    def close(self) -> None:
+        """Give up what is in flight; recoveries that joined are asked again where they are finished."""
+        self.flight.close()
+        for part in self._parts:
+            part.flies = False
+
+    def _join(self) -> None:
+        flying = len(self._own) + sum(len(part.requests) for part in self._parts)
+        for part in self.recoveries.take(max(0, self.room - flying)):
+            keys = [self._last - 1 - index for index in range(len(part.requests))]
+            self._last, part.flies = keys[-1], True
+            self._parts.append(part)
+            self._answers.append(dict.fromkeys(keys))
+            self.flight.send(dict(zip(keys, part.requests, strict=True)))
+
+    def _hand_over(self, landed: Mapping[int, Completion]) -> None:
+        for part, answers in list(zip(self._parts, self._answers, strict=True)):
+            answers |= {key: landed[key] for key in answers if key in landed}
+            complete = [one for one in answers.values() if one is not None]
+            if len(complete) == len(answers):
+                self._parts.remove(part)
+                self._answers.remove(answers)
+                self.recoveries.give([part], complete)

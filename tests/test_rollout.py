@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from pivotopd.environments.base import Env, StepResult, Task
 from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.errors import EnvironmentFault, ReplayDivergence
 from pivotopd.ledger import Counts
-from pivotopd.models.base import Sampling
+from pivotopd.models.base import Completion, Request, Sampling
 from pivotopd.models.checkpoint import make_policy
 from pivotopd.models.tiny import build_model
 from pivotopd.models.transformers_engine import TransformersEngine
@@ -116,6 +118,76 @@ def test_an_episode_that_follows_the_oracle_is_won_and_its_rows_say_all() -> Non
 def test_a_result_depends_on_neither_order_nor_batch(jobs: list[Job], batch: int) -> None:
     expected = play.played(play.player(play.wander), JOBS)
     assert play.played(play.player(play.wander, batch=batch), jobs) == expected
+
+
+@dataclass
+class Anyhow:
+    """A policy whose responses end in an order that somebody else decides.
+
+    Args:
+        policy: Answers.
+        choose: Returns which of the keys in flight land next.
+    """
+
+    policy: play.Scripted
+    choose: Callable[[list[int]], list[int]]
+    flying: dict[int, Request] = field(default_factory=dict)
+    most: int = 0
+    closed: int = 0
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        raise AssertionError("a policy that flies is asked for no batch")
+
+    def begin(self, sampling: Sampling) -> Anyhow:
+        return self
+
+    def send(self, requests: Mapping[int, Request]) -> None:
+        assert not requests.keys() & self.flying.keys()
+        self.flying |= requests
+        self.most = max(self.most, len(self.flying))
+
+    def land(self) -> dict[int, Completion]:
+        keys = sorted(self.choose(sorted(self.flying)))
+        asked = [self.flying.pop(key) for key in keys]
+        return dict(zip(keys, self.policy.generate(asked, Sampling(1.0, 12)), strict=True))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), batch=st.integers(1, 9))
+def test_a_result_does_not_depend_on_which_responses_end_first(data: st.DataObject, batch: int) -> None:
+    expected = play.played(play.player(play.wander), JOBS)
+    rng = data.draw(st.randoms(use_true_random=False))
+    policy = Anyhow(play.Scripted(play.wander), lambda keys: rng.sample(keys, rng.randint(1, len(keys))))
+    one = play.player(play.wander, batch=batch)
+    one.generator = policy
+    assert play.played(one, JOBS) == expected
+    assert policy.most == min(batch, len(JOBS))
+    assert (policy.flying, policy.closed) == ({}, 1)
+
+
+def test_an_episode_is_played_to_its_end_while_another_s_response_is_being_written() -> None:
+    policy = Anyhow(play.Scripted(play.wander), lambda keys: keys[-1:])
+    one = play.player(play.wander, batch=2)
+    one.generator = policy
+    order = [found.episode.episode for found in one.play(JOBS[:2])]
+    # The newest key is always the episode whose turn ended last.
+    assert order == [JOBS[1].episode, JOBS[0].episode]
+    seeds = [seed for _, seed in policy.policy.seen]
+    own = {seed_of("response", JOBS[0].seed, turn) for turn in range(play.MAX_TURNS)}
+    assert not own & set(seeds[: play.MAX_TURNS])
+
+
+def test_who_stops_listening_gives_up_what_flies() -> None:
+    policy = Anyhow(play.Scripted(play.wander), lambda keys: keys[:1])
+    one = play.player(play.wander, batch=4)
+    one.generator = policy
+    with closing(one.play(JOBS)) as playing:
+        next(playing)
+        assert policy.closed == 0
+    assert policy.closed == 1
 
 
 def test_wandering_reaches_the_turn_limit_and_bad_replies_cost_turns(

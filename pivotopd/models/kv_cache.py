@@ -1,7 +1,7 @@
 """A key/value cache in which the slot of a token is its position in its row.
 
 Rows need no left padding: prompts are prefilled right padded, and each new token of a row overwrites the
-padding after it. A mask hides what lies behind a row's last token.
+padding after it. A mask hides what lies behind a row's last token. So a row can be filled anew at any time.
 
 Legend: B rows, H key/value heads, L tokens of a prefill, S slots, D head size.
 """
@@ -24,7 +24,7 @@ class SlotCache:
 
     Args:
         rows: B.
-        slots: Initial S; it grows when needed.
+        slots: Initial S; both grow when needed.
     """
 
     is_compileable = False
@@ -34,13 +34,13 @@ class SlotCache:
         self.rows, self.slots = rows, slots
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self._prefill: slice | None = None
+        self._prefill: Tensor | None = None
         self._positions: Tensor | None = None
         self._index: Tensor | None = None
         self._used = 0
 
-    def start_prefill(self, rows: slice) -> None:
-        """Let the next forward fill these rows from slot 0; attention stays within what it is given."""
+    def start_prefill(self, rows: Tensor) -> None:
+        """Let the next forward fill the rows at (B',) indices from slot 0; attention stays inside it."""
         self._prefill = rows
 
     def start_step(self, positions: Tensor, used: int) -> None:
@@ -54,7 +54,7 @@ class SlotCache:
         self._positions, self._used = positions, used
         self._index = torch.arange(len(positions), device=positions.device)
         if used > self.slots:
-            self._grow(used)
+            self.reserve(self.rows, used + GROW_SLOTS)
 
     def mask(self, dtype: torch.dtype) -> Tensor:
         """Return the additive (B, 1, 1, used) mask of a step: 0 up to each row's position, then very low."""
@@ -65,8 +65,24 @@ class SlotCache:
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         return mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None, None, :]
 
+    def reserve(self, rows: int, slots: int) -> None:
+        """Have room for at least so many rows and slots; new ones hold nothing."""
+        more_rows, more_slots = max(0, rows - self.rows), max(0, slots - self.slots)
+        if not (more_rows or more_slots):
+            return
+        self.rows, self.slots = self.rows + more_rows, self.slots + more_slots
+        for store in (self.keys, self.values):
+            for layer, buffer in store.items():
+                store[layer] = torch.nn.functional.pad(buffer, (0, 0, 0, more_slots, 0, 0, 0, more_rows))
+
+    def copy(self, source: Tensor, target: Tensor, slots: int) -> None:
+        """Give (B',) rows the first slots of as many others."""
+        for store in (self.keys, self.values):
+            for buffer in store.values():
+                buffer[target, :, :slots] = buffer[source, :, :slots]
+
     def keep(self, rows: Tensor) -> None:
-        """Have only the rows at the given (B',) indices, in that order; one may come several times."""
+        """Have only the rows at the given (B',) indices, in that order."""
         self.rows = len(rows)
         for store in (self.keys, self.values):
             for layer, buffer in store.items():
@@ -104,10 +120,3 @@ class SlotCache:
     def _buffer(self, states: Tensor) -> Tensor:
         # Zeros, not garbage: a hidden slot still meets the softmax's weight 0, and 0 * NaN is NaN.
         return states.new_zeros(self.rows, states.shape[1], self.slots, states.shape[3])
-
-    def _grow(self, used: int) -> None:
-        extra = used + GROW_SLOTS - self.slots
-        self.slots += extra
-        for store in (self.keys, self.values):
-            for layer, buffer in store.items():
-                store[layer] = torch.nn.functional.pad(buffer, (0, 0, 0, extra))

@@ -5,10 +5,9 @@ Legend: B rows of a batch, L tokens of a prompt, T longest response, V vocabular
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,22 +21,18 @@ from pivotopd.models.base import (
     Sampling,
     ScoreRequest,
     TokenDistributions,
-    generation_counts,
 )
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import DTYPES, Policy, load_policy
-from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
+from pivotopd.models.decoding import Decoding
+from pivotopd.models.in_flight import InFlight
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.prefixes import branch_packs, branches_of
 from pivotopd.models.repeats import repeats_of, tokens_of
-from pivotopd.models.sampling import draw, uniforms_of
 from pivotopd.models.vocabulary import check_ids
 
 CPU_PASS_TOKENS = 2048
 """A CPU is fastest when a pass's activations fit its cache: for a tiny model twice as fast as 16,384."""
-
-KEEP_SHARE = 0.75
-"""Finished rows leave the batch once at most this share of it is still running: each time costs a copy."""
 
 
 class TransformersEngine:
@@ -121,16 +116,24 @@ class TransformersEngine:
             ConfigError: The sampling settings, a prompt's length or its ids do not fit the model.
             NumericsError: The model's logits are not finite; names the request.
         """
-        self._check(requests, sampling)
-        order = sorted(range(len(requests)), key=lambda index: (len(requests[index].prompt_ids), index))
+        flight = self._decoding(sampling, whole=True)
+        flight.send(dict(enumerate(requests)))
         found: dict[int, Completion] = {}
-        with torch.inference_mode():
-            for start in range(0, len(order), self.max_batch):
-                indices = order[start : start + self.max_batch]
-                found |= zip(indices, self._decode(requests, indices, sampling), strict=True)
-        completions = [found[index] for index in range(len(requests))]
-        self.counts += generation_counts(requests, completions)
-        return completions
+        while landed := flight.land():
+            found |= landed
+        return [found[index] for index in range(len(requests))]
+
+    def begin(self, sampling: Sampling) -> InFlight:
+        """Return an empty flight: each response leaves the batch when it ends, and prompts take its place."""
+        return self._decoding(sampling, whole=False)
+
+    def _decoding(self, sampling: Sampling, *, whole: bool) -> Decoding:
+        return Decoding(
+            self.loaded, sampling, self.max_batch, self._pass_tokens, self._check, self._count, whole=whole
+        )
+
+    def _count(self, counts: Counts) -> None:
+        self.counts += counts
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens.
@@ -217,103 +220,6 @@ class TransformersEngine:
             )
         check_ids((request.prompt_ids for request in requests), self._vocabulary)
 
-    def _prefill(self, requests: Sequence[Request], indices: Sequence[int], cache: SlotCache) -> Tensor:
-        """Fill the cache with the prompts, in bounded passes; return the (B, V) logits after each."""
-        prompts = [ScoreRequest(requests[index].prompt_ids, ()) for index in indices]
-        logits: list[Tensor] = []
-        done = 0
-        for batch in micro_batches(prompts, self._pass_tokens):
-            # The prompts ascend in length, so the passes keep their order.
-            cache.start_prefill(slice(done, done + len(batch.rows)))
-            logits.append(self._last_logits(batch.to(self._device), cache))
-            self.counts += Counts(padded_tokens=batch.padded_tokens)
-            done += len(batch.rows)
-        return torch.cat(logits)
-
-    def _last_logits(self, batch: TokenBatch, cache: SlotCache) -> Tensor:
-        model = self.loaded.model
-        states = model.base_model(
-            input_ids=batch.input_ids,
-            position_ids=batch.position_ids,
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        last = batch.attention_mask.sum(dim=1) - 1
-        rows = torch.arange(len(last), device=last.device)
-        logits: Tensor = model.get_output_embeddings()(states[rows, last])
-        return logits
-
-    def _step(self, tokens: Tensor, positions: Tensor, used: int, cache: SlotCache) -> Tensor:
-        """Feed (B,) tokens at (B,) positions and return the (B, V) logits of what follows."""
-        model = self.loaded.model
-        cache.start_step(positions, used)
-        states = model.base_model(
-            input_ids=tokens[:, None],
-            attention_mask=cache.mask(model.dtype),
-            position_ids=positions[:, None],
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        logits: Tensor = model.get_output_embeddings()(states[:, 0])
-        return logits
-
-    def _decode(
-        self, requests: Sequence[Request], indices: Sequence[int], sampling: Sampling
-    ) -> list[Completion]:
-        """Decode one batch of requests, sorted by prompt length; equal prompts are read once."""
-        device, limit = self._device, sampling.max_tokens
-        lengths = [len(requests[index].prompt_ids) for index in indices]
-        longest = max(lengths)
-        repeats = repeats_of([tuple(requests[index].prompt_ids) for index in indices])
-        cache = SlotCache(len(repeats.firsts), longest + min(limit, GROW_SLOTS))
-        logits = self._prefill(requests, [indices[first] for first in repeats.firsts], cache)
-        if repeats.any:
-            kinds = torch.tensor(repeats.kinds, device=device)
-            cache.keep(kinds)
-            logits = logits[kinds]
-        uniforms = uniforms_of([requests[index].seed for index in indices], limit).to(device)
-        stops = torch.tensor(self.loaded.stop_ids, device=device)
-        out = torch.zeros((len(indices), limit), dtype=torch.int64, device=device)
-        nats = torch.zeros((len(indices), limit), dtype=torch.float32, device=device)
-        count = torch.zeros(len(indices), dtype=torch.int64, device=device)
-        stopped = torch.zeros(len(indices), dtype=torch.bool, device=device)
-        rows = torch.arange(len(indices), device=device)
-        positions = torch.tensor(lengths, device=device)
-        running = torch.ones(len(indices), dtype=torch.bool, device=device)
-        idle = 0
-        for step in range(limit):
-            tokens, logprobs = draw(logits, sampling.temperature, uniforms[rows, step])
-            self._check_finite(logprobs, rows, running, indices)
-            out[rows, step], nats[rows, step] = tokens, logprobs
-            count[rows] += running
-            running = running & ~(tokens[:, None] == stops).any(dim=1)
-            stopped[rows] = ~running
-            alive = int(running.sum())
-            if not alive or step + 1 == limit:
-                break
-            if alive <= KEEP_SHARE * len(rows):
-                kept = running.nonzero().squeeze(1)
-                cache.keep(kept)
-                rows, tokens, positions, running = rows[kept], tokens[kept], positions[kept], running[kept]
-                longest = int(positions.max()) - step
-            idle += len(rows) - alive
-            logits = self._step(tokens, positions, longest + step + 1, cache)
-            positions = positions + 1
-        self.counts += Counts(idle_tokens=idle)
-        known = {row: lengths[row] for row in repeats.later}
-        return _completions(out, nats, count, stopped, known)
-
-    @staticmethod
-    def _check_finite(logprobs: Tensor, rows: Tensor, running: Tensor, indices: Sequence[int]) -> None:
-        if bool(torch.isfinite(logprobs).all()):
-            return
-        bad = rows[~torch.isfinite(logprobs) & running]
-        if len(bad):
-            raise NumericsError(
-                f"the model's logits are not finite for request {indices[int(bad[0])]}",
-                mend="the weights have diverged: go back to an earlier checkpoint, lower the learning rate",
-            )
-
 
 def _pass_counts(batch: TokenBatch, requests: Sequence[ScoreRequest]) -> Counts:
     """Return what a pass padded, and what its rows share."""
@@ -334,20 +240,3 @@ def _scoring_counts(requests: Sequence[ScoreRequest], repeated: Sequence[int]) -
         repeated_rows=len(repeated),
         repeated_tokens=sum(contexts[index] + responses[index] for index in repeated),
     )
-
-
-def _completions(
-    out: Tensor, nats: Tensor, count: Tensor, stopped: Tensor, known: Mapping[int, int]
-) -> list[Completion]:
-    """Cut (B, T) tokens and log-probabilities to each row's count; ``known`` has the tokens not read."""
-    ids = out.cpu().numpy().astype(np.int32)
-    values = nats.cpu().numpy()
-    return [
-        Completion(
-            ids[row, :length].copy(),
-            values[row, :length].copy(),
-            "stop" if ended else "length",
-            known.get(row, 0),
-        )
-        for row, (length, ended) in enumerate(zip(count.tolist(), stopped.tolist(), strict=True))
-    ]

@@ -15,7 +15,7 @@ def _states(*values: float) -> torch.Tensor:
 def test_a_step_overwrites_padding_at_each_row_s_own_position() -> None:
     cache = SlotCache(rows=2, slots=4)
     prompts = torch.tensor([[1.0, 9.0], [2.0, 3.0]]).view(2, 1, 2, 1)
-    cache.start_prefill(slice(0, 2))
+    cache.start_prefill(torch.tensor([0, 1]))
     seen, _ = cache.update(prompts, prompts, 0)
     assert seen is prompts
     cache.start_step(torch.tensor([1, 2]), used=3)
@@ -29,7 +29,7 @@ def test_a_step_overwrites_padding_at_each_row_s_own_position() -> None:
 def test_rows_leave_and_slots_grow() -> None:
     cache = SlotCache(rows=3, slots=1)
     for row in range(3):
-        cache.start_prefill(slice(row, row + 1))
+        cache.start_prefill(torch.tensor([row]))
         cache.update(_states(float(row)), _states(float(row)), 0)
     cache.keep(torch.tensor([2, 0]))
     cache.start_step(torch.tensor([1, 1]), used=2)

@@ -290,10 +290,11 @@ def test_other_architectures(policy: Policy, kind: str) -> None:
 
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no row be known as another's equal."""
-    monkeypatch.setattr(
-        "pivotopd.models.transformers_engine.repeats_of",
-        lambda keys: Repeats(tuple(range(len(keys))), tuple(range(len(keys)))),
-    )
+    for module in ("transformers_engine", "decoding"):
+        monkeypatch.setattr(
+            f"pivotopd.models.{module}.repeats_of",
+            lambda keys: Repeats(tuple(range(len(keys))), tuple(range(len(keys)))),
+        )
 
 
 @pytest.mark.parametrize("max_batch", [5, 64])

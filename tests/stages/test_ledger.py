@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from pivotopd.environments.alfworld.native import NativeEnv
 from pivotopd.environments.base import StepResult, Task
 from pivotopd.learner import Learner
 from pivotopd.ledger import FIELDS, Counts
-from pivotopd.models.base import Completion, PolicyEngine, Request, Sampling, ScoreRequest
+from pivotopd.models.base import Completion, PolicyEngine, Request, ScoreRequest
+from pivotopd.models.decoding import Decoding
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.records import Turn
 from stages import work as work_module
@@ -68,7 +69,7 @@ def _count_environment(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
 
 
 def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
-    generate, score = TransformersEngine.generate, TransformersEngine.score
+    send, land, score = Decoding.send, Decoding.land, TransformersEngine.score
 
     begun = Work._start_engine
 
@@ -76,16 +77,17 @@ def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
         log["engine_starts"] += 1
         return begun(self, source)
 
-    def generates(
-        self: TransformersEngine, requests: Sequence[Request], sampling: Sampling
-    ) -> list[Completion]:
-        found = generate(self, requests, sampling)
-        log["rounds"] += 1
-        log["prompts"] += len(requests)
-        log["prompt_tokens"] += sum(len(one.prompt_ids) for one in requests)
-        log["cached_prompt_tokens"] += sum(len(one.prompt_ids) for one in requests)
-        log["cached_prompt_tokens"] -= sum(map(len, {tuple(one.prompt_ids) for one in requests}))
-        log["generated_tokens"] += sum(len(one.response_ids) for one in found)
+    def sends(self: Decoding, requests: Mapping[int, Request]) -> None:
+        prompts = [tuple(one.prompt_ids) for one in requests.values()]
+        log["rounds"] += bool(prompts)
+        log["prompts"] += len(prompts)
+        log["prompt_tokens"] += sum(map(len, prompts))
+        log["cached_prompt_tokens"] += sum(map(len, prompts)) - sum(map(len, set(prompts)))
+        send(self, requests)
+
+    def lands(self: Decoding) -> dict[int, Completion]:
+        found = land(self)
+        log["generated_tokens"] += sum(len(one.response_ids) for one in found.values())
         return found
 
     def scores(self: TransformersEngine, requests: Sequence[ScoreRequest]) -> Any:
@@ -96,8 +98,9 @@ def _count_engine(log: Counter[str], patch: pytest.MonkeyPatch) -> None:
         log["repeated_rows"] -= len({(tuple(one.prompt_ids), tuple(one.response_ids)) for one in requests})
         return score(self, requests)
 
-    for name, counted in (("generate", generates), ("score", scores)):
-        patch.setattr(TransformersEngine, name, counted)
+    patch.setattr(Decoding, "send", sends)
+    patch.setattr(Decoding, "land", lands)
+    patch.setattr(TransformersEngine, "score", scores)
     patch.setattr(Work, "_start_engine", starts)
 
 

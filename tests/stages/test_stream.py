@@ -14,10 +14,11 @@ from benchmarks.iteration import SlowTeacher
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.errors import TeacherError
+from pivotopd.models.base import Completion
 from pivotopd.records import Turn
 from pivotopd.teacher.base import Query, Reading, Transcript
 from pivotopd.teacher.oracle import OracleTeacher
-from stages.joint import Joint
+from stages.joint import Joined
 from stages.plan import LOOP
 from stages.runner import Done, Streamer, streamed
 from stages.runs import open_run
@@ -122,15 +123,15 @@ def test_recoveries_join_the_batches_of_the_rollout(
     student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined: list[int] = []
-    generate = Joint.generate
+    land = Joined.land
 
-    def watched(self: Joint, *arguments: object) -> object:
-        before = self.recoveries.used.prompts if self.recoveries else 0
-        found = generate(self, *arguments)  # type: ignore[arg-type] # passed on as they are
-        joined.append(self.recoveries.used.prompts - before if self.recoveries else 0)
+    def watched(self: Joined) -> dict[int, Completion]:
+        before = self.recoveries.used.prompts
+        found = land(self)
+        joined.append(self.recoveries.used.prompts - before)
         return found
 
-    monkeypatch.setattr(Joint, "generate", watched)
+    monkeypatch.setattr(Joined, "land", watched)
     changes: dict[str, object] = {"recovery": {"depth": 1, "limit": 1000}, "rollout__batch_episodes": 4}
     found = iteration(small_config(tmp_path / "root", student, **changes), "joined")
     assert 0 < sum(joined) <= found["recover"].artifact.manifest.counts["prompts"]
