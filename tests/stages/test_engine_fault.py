@@ -12,6 +12,7 @@ from pivotopd.errors import ConfigError, EngineFault, NumericsError
 from pivotopd.ledger import Counts
 from pivotopd.models.base import Completion, Request, Sampling
 from pivotopd.models.checkpoint import Policy, load_policy, save_policy
+from pivotopd.models.decoding import Decoding
 from pivotopd.models.transformers_engine import TransformersEngine
 from stages.runs import open_run
 from stages.work import Source, Work
@@ -24,23 +25,21 @@ def test_a_rollout_that_loses_its_engine_stores_nothing_and_is_played_again(
 ) -> None:
     run = StoredRun(tmp_path / "root")
     open_run(small_config(run.root, student))
-    before, calls = run.files(), []
-    generate = TransformersEngine.generate
+    before, landed = run.files(), []
+    land = Decoding.land
 
-    def ends_at_the_third_turn(
-        self: TransformersEngine, requests: Sequence[Request], sampling: Sampling
-    ) -> list[Completion]:
-        calls.append(len(requests))
-        if len(calls) == 3:
+    def ends_at_the_third_landing(self: Decoding) -> dict[int, Completion]:
+        if len(landed) == 2:
             raise EngineFault("the engine has ended")
-        return generate(self, requests, sampling)
+        landed.append(land(self))
+        return landed[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(TransformersEngine, "generate", ends_at_the_third_turn)
+        patch.setattr(Decoding, "land", ends_at_the_third_landing)
         with pytest.raises(EngineFault) as caught:
             run.run("rollout", 0)
     assert caught.value.exit_code == 10
-    assert calls[:2] == [6, 6], "two turns of all six episodes were played"
+    assert all(landed), "turns had been played"
     assert run.files() == before
     run.run("rollout", 0)
     again, wanted = run.artifact("rollout", 0).manifest, finished.artifact("rollout", 0).manifest
