@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.module_order import longest_modules_first
+
 if TYPE_CHECKING:
     from tests.fault_proxy import FaultProxy
     from tests.s3_server import S3Server
@@ -30,6 +32,11 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that take longest."""
+    items[:] = longest_modules_first(items)
 
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

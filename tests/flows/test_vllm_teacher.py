@@ -27,7 +27,7 @@ from tests.small_student import small_config
 from tests.stages.conftest import StoredRun
 from tests.vllm_server import NAME, Said, VllmServer, living, vllm_serving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=40)
 KEY = "sk-asked-for-by-the-real-server"
 EPISODES = 4
 SMALL: dict[str, Any] = {

@@ -16,7 +16,7 @@ from pivotopd.launch.slurm import Slurm
 from pivotopd.launch.slurm_section import SlurmSection
 from tests.slurm_node import slurm_node
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=60)
 
 
 @pytest.fixture(scope="module", autouse=True)
