@@ -87,9 +87,9 @@ def larger(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server with the bucket ``tests``; skips where it is not installed."""
-    from tests.s3_server import S3Server, weed
+    from tests.s3_server import S3Server
 
-    server = S3Server(weed(), tmp_path_factory.mktemp("s3"))
+    server = S3Server(tmp_path_factory.mktemp("s3"))
     try:
         server.start()
         server.wait()
