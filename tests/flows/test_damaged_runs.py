@@ -63,7 +63,7 @@ def gone(file: Path) -> None:
     file.unlink()
 
 
-def anothers(file: Path) -> None:
+def swapped(file: Path) -> None:
     """Put the bytes of another file in its place."""
     other = next(one for one in sorted(file.parents[4].rglob(f"*{file.suffix}")) if one.name != file.name)
     shutil.copy(other, file)
@@ -87,7 +87,7 @@ MANIFESTS = {
     "other counts": edited(counts={"rows": 1}),
     "a newer format": edited(format_version=2),
 }
-PARTS = {"half": half, "flipped": flipped, "gone": gone, "another's": anothers}
+PARTS = {"half": half, "flipped": flipped, "gone": gone, "swapped": swapped}
 
 READERS = {
     ("rollout", 0): ("label", 0),
