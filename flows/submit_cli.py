@@ -70,7 +70,6 @@ def submit_stage(
     from pivotopd.launch.registry import make_dispatcher
     from stages.command import rerun_jobs
     from stages.launched import rerun_task
-    from stages.runner import check_inputs
 
     work, jobs = rerun_jobs(run, name, iteration, overrides, follow=not only)
     dispatcher = make_dispatcher(to, work.config.launch, work.layout, typer.echo)
@@ -81,7 +80,6 @@ def submit_stage(
     elif _all_done(work, jobs):
         _show_jobs(work, jobs)
     else:
-        check_inputs(work, jobs)
         _await(dispatcher, task, detach=detach)
 
 
