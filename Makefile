@@ -34,7 +34,7 @@ demo: install ## train a tiny student on generated games, laptop CPU; ends with 
 	$(BIN)/pivotopd train configs/demo.yaml $(DEMO_ARGS)
 
 test: install ## run the tests
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 lint: install ## ruff, mypy, import contracts, spelling, module length
 	$(BIN)/pre-commit run --all-files

@@ -11,6 +11,7 @@ import typer
 from flows.train_cli import ConfigArgument
 
 if TYPE_CHECKING:
+    from pivotopd.artifacts import RunLayout
     from pivotopd.config import RunConfig
     from pivotopd.launch.base import Task
     from pivotopd.launch.dispatch import Dispatcher
@@ -38,9 +39,16 @@ def submit(
 
     config = config_from(arguments)
     checked(config)
+    config = _rooted(config)
     set_prefect_defaults()
+    scripts = _scripts(
+        config, to, per_stage=per_stage, detach=detach
+    )  # refused before anything is shown, written or sent
     if dry_run:
-        _show(config, to, per_stage=per_stage)
+        from stages.work import Work
+
+        layout, jobs = _planned(config)
+        _show(Work(config, layout), jobs, scripts)
     elif per_stage:
         _submit_stages(config, to, detach=detach)
     else:
@@ -66,9 +74,9 @@ def submit_stage(
     work, jobs = rerun_jobs(run, name, iteration, overrides, follow=not only)
     dispatcher = make_dispatcher(to, work.config.launch, work.layout, typer.echo)
     task = rerun_task(work.config, work.layout, jobs, overrides, only=only)
+    scripts = [_script(dispatcher, task)]
     if dry_run:
-        _show_jobs(work, jobs)
-        _show_script(dispatcher, task)
+        _show(work, jobs, scripts)
     elif _all_done(work, jobs):
         _show_jobs(work, jobs)
     else:
@@ -82,7 +90,7 @@ def _submit_training(config: RunConfig, to: str, *, detach: bool) -> None:
     from stages.launched import training_task
     from stages.runs import open_run
 
-    work, plan = open_run(_rooted(config))
+    work, plan = open_run(config)
     dispatcher = make_dispatcher(to, work.config.launch, work.layout, typer.echo)
     jobs = jobs_of(plan)
     if _all_done(work, jobs):
@@ -96,20 +104,13 @@ def _submit_stages(config: RunConfig, to: str, *, detach: bool) -> None:
     from flows.tasks import perform_through
     from flows.train import jobs_of
     from flows.train_cli import run_training
-    from pivotopd.errors import ConfigError
     from pivotopd.launch.registry import make_dispatcher
     from stages.launched import StageJobs
     from stages.runs import open_run
 
-    work, plan = open_run(_rooted(config))
+    work, plan = open_run(config)
     dispatcher = make_dispatcher(to, work.config.launch, work.layout, typer.echo)
     stages = StageJobs(dispatcher)
-    if detach and not dispatcher.launcher.chains:
-        raise ConfigError(
-            f"{dispatcher.launcher.kind} starts no job after another: something must wait for each stage",
-            where="--detach",
-            mend="leave --detach or --per-stage out",
-        )
     with _cancelled_with_us(dispatcher):
         stages.submit(work, jobs_of(plan))
         if detach:
@@ -148,27 +149,52 @@ def _cancelled_with_us(dispatcher: Dispatcher) -> Iterator[None]:
         raise
 
 
-def _show(config: RunConfig, to: str, *, per_stage: bool) -> None:
-    """Print each job that would be submitted, and the scripts: one for each kind of stage."""
-    from flows.train import jobs_of
-    from pivotopd.artifacts import RunLayout
+def _scripts(config: RunConfig, to: str, *, per_stage: bool, detach: bool) -> list[str]:
+    """Return what would be submitted: a training's script, or one for each kind of stage.
+
+    Raises:
+        ConfigError: The platform, or what a job asks of it, is not acceptable.
+    """
+    from pivotopd.errors import ConfigError
     from pivotopd.launch.registry import make_dispatcher
     from stages.launched import stage_task, training_task
-    from stages.runs import plan_of
-    from stages.work import Work
 
-    config = _rooted(config)
-    layout = RunLayout(config.root, config.name or "")
-    work, plan = Work(config, layout), plan_of(config, layout)
+    layout, jobs = _planned(config)
     dispatcher = make_dispatcher(to, config.launch, layout, typer.echo)
-    jobs = jobs_of(plan)
-    _show_jobs(work, jobs)
     if not per_stage:
-        _show_script(dispatcher, training_task(config, jobs, dispatcher.records, keep=False))
-        return
-    for stage in dict.fromkeys(job.stage for job in jobs):
-        first = next(job for job in jobs if job.stage == stage)
-        _show_script(dispatcher, stage_task(config, layout, first))
+        return [_script(dispatcher, training_task(config, jobs, dispatcher.records, keep=False))]
+    if detach and not dispatcher.launcher.chains:
+        raise ConfigError(
+            f"{dispatcher.launcher.kind} starts no job after another: something must wait for each stage",
+            where="--detach",
+            mend="leave --detach or --per-stage out",
+        )
+    firsts = {job.stage: job for job in reversed(jobs)}
+    stages = dict.fromkeys(job.stage for job in jobs)
+    return [_script(dispatcher, stage_task(config, layout, firsts[stage])) for stage in stages]
+
+
+def _script(dispatcher: Dispatcher, task: Task) -> str:
+    from pivotopd.launch.base import SHOWN_TOKEN
+
+    return dispatcher.launcher.render(task, dispatcher.records.folder_of(task), SHOWN_TOKEN)
+
+
+def _planned(config: RunConfig) -> tuple[RunLayout, list[Job]]:
+    """Return a training's jobs; nothing is written."""
+    from flows.train import jobs_of
+    from pivotopd.artifacts import RunLayout
+    from stages.runs import plan_of
+
+    layout = RunLayout(config.root, config.name or "")
+    return layout, jobs_of(plan_of(config, layout))
+
+
+def _show(work: Work, jobs: Sequence[Job], scripts: Sequence[str]) -> None:
+    """Print each job, and the scripts that would be submitted."""
+    _show_jobs(work, jobs)
+    for script in scripts:
+        typer.echo("\n" + script, nl=False)
 
 
 def _show_jobs(work: Work, jobs: Sequence[Job]) -> None:
@@ -176,13 +202,6 @@ def _show_jobs(work: Work, jobs: Sequence[Job]) -> None:
 
     for job in jobs:
         typer.echo(planned(work, job))
-
-
-def _show_script(dispatcher: Dispatcher, task: Task) -> None:
-    from pivotopd.launch.base import SHOWN_TOKEN
-
-    shown = dispatcher.launcher.render(task, dispatcher.records.folder_of(task), SHOWN_TOKEN)
-    typer.echo("\n" + shown, nl=False)
 
 
 def _all_done(work: Work, jobs: Sequence[Job]) -> bool:

@@ -233,6 +233,7 @@ class Signaller:
             for (kind, row, _), nats in zip(fitting, scores[len(asked) :], strict=True):
                 kind.nats[row] = nats
             return scores[: len(asked)], found
+        # A call has one width: in the same one, plain rows, most of all, would carry what nobody reads.
         held = self.policy.score_distributions(others, None if width == "all" else width)
         for (kind, row, _), (nats, distributions) in zip(fitting, held, strict=True):
             kind.nats[row], kind.distributions[row] = nats, distributions

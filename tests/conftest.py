@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.module_order import longest_modules_first
+
 if TYPE_CHECKING:
     from tests.fault_proxy import FaultProxy
     from tests.s3_server import S3Server
@@ -30,6 +32,11 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that take longest."""
+    items[:] = longest_modules_first(items)
 
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -80,9 +87,9 @@ def larger(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server with the bucket ``tests``; skips where it is not installed."""
-    from tests.s3_server import S3Server, weed
+    from tests.s3_server import S3Server
 
-    server = S3Server(weed(), tmp_path_factory.mktemp("s3"))
+    server = S3Server(tmp_path_factory.mktemp("s3"))
     try:
         server.start()
         server.wait()

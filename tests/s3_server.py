@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from tests.child_process import end_with_parent
+from tests.servers import StartedServer, free_ports
 
 REQUIRED = "PIVOTOPD_REQUIRE_S3"
 """Set to 1, a missing server is a failure: a build server cannot skip these tests unnoticed."""
 KEY = "pivot-test-key"
 SECRET = "planted-secret-that-nothing-may-write"
-START_S = 600.0
-"""So that a server that never answers fails its tests; it needs four seconds, on crowded cores more."""
 PORTS = 8
 
 
@@ -38,31 +32,18 @@ def weed() -> str:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports at which nothing listens, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
 @dataclass
-class S3Server:
-    """A server in a process group of its own, on the same ports for all its starts.
+class S3Server(StartedServer):
+    """The server with the bucket ``tests``.
 
     Attributes:
         program: The program ``weed``.
-        folder: Its data and its log.
     """
 
-    program: str
-    folder: Path
+    NAME: ClassVar[str] = "S3"
+
+    program: str = field(default_factory=weed)
     ports: list[int] = field(default_factory=lambda: free_ports(PORTS))
-    _process: subprocess.Popen[bytes] | None = None
 
     @property
     def port(self) -> int:
@@ -72,8 +53,7 @@ class S3Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Start it; it answers after :meth:`wait`."""
+    def command(self) -> list[str]:
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         keys = [{"accessKey": KEY, "secretKey": SECRET}]
@@ -82,7 +62,7 @@ class S3Server:
         (self.folder / "s3.json").write_text(json.dumps(identities))
         roles = [f"{name}.port" for name in ("s3", "master", "volume", "filer")]
         names = [*roles, *(f"{name}.grpc" for name in roles)]
-        command = [
+        return [
             self.program, "-logtostderr=true", "server", f"-dir={data}", "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1",
             "-filer", "-s3", f"-s3.config={self.folder / 's3.json'}", "-s3.autoCreateBucket=false",
@@ -90,19 +70,9 @@ class S3Server:
             "-master.telemetry=false",
             *(f"-{name}={port}" for name, port in zip(names, self.ports, strict=True)),
         ]  # fmt: skip
-        with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, no lock
-            )
 
-    def wait(self) -> None:
-        """Wait until it takes a bucket and an object."""
+    def answers(self) -> bool:
+        """Tell whether it takes a bucket and an object."""
         import aiobotocore.session
         import botocore.exceptions
         from fsspec.asyn import get_loop, sync
@@ -121,32 +91,11 @@ class S3Server:
                     await client.create_bucket(Bucket="tests")
                 await client.put_object(Bucket="tests", Key="ready", Body=b"ready")
 
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                sync(get_loop(), put)
-            except (OSError, botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-                assert self._process is not None
-                ended = self._process.poll()
-                if ended is not None or time.monotonic() > deadline:
-                    self.stop()
-                    tail = "\n".join(
-                        (self.folder / "server.log").read_text(errors="replace").splitlines()[-30:]
-                    )
-                    what = f"no answer: {error}" if ended is None else f"ended with {ended}"
-                    raise RuntimeError(f"the S3 server: {what}\n{tail}") from error
-                time.sleep(0.5)
-            else:
-                return
-
-    def stop(self) -> None:
-        """Kill it; what it has acknowledged stays in its folder for another start."""
-        if self._process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
+        try:
+            sync(get_loop(), put)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+            return False
+        return True
 
 
 def use_server(monkeypatch: pytest.MonkeyPatch, url: str, **others: str) -> None:

@@ -23,7 +23,8 @@ from pivotopd.doctor import games, machine, platforms, services, storage
 from pivotopd.doctor.finding import Check, Finding, carried_out
 from pivotopd.doctor.versions import misfits, versions
 from pivotopd.object_store import PATIENCE
-from tests.s3_server import S3Server, free_ports, use_server
+from tests.s3_server import S3Server, use_server
+from tests.servers import free_ports
 
 
 def config(**changes: object) -> RunConfig:

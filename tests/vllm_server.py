@@ -6,25 +6,22 @@ import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
 
-from tests.chat_server import closed_port
-from tests.child_process import end_with_parent
+from tests.servers import StartedServer, free_ports, healthy
 
 REQUIRED = "PIVOTOPD_REQUIRE_VLLM"
 """Set to 1, a missing vLLM or model is a failure: a build server cannot skip these tests unnoticed."""
-NAME = "smollm2"
-START_S = 900.0
-"""So that a server that never listens fails its test; it needs half a minute, on crowded cores more."""
+MODEL_NAME = "smollm2"
 STOP_S = 60.0
 
 
@@ -60,72 +57,45 @@ class Said:
 
 
 @dataclass
-class VllmServer:
-    """A server in a process group of its own, on one port for all its starts.
+class VllmServer(StartedServer):
+    """The server of one model.
 
     Attributes:
         model: Folder of the model.
-        log: Where its output goes.
         key: The key that it asks for.
         port: Its loopback port.
     """
 
+    NAME: ClassVar[str] = "vLLM"
+
     model: Path
-    log: Path
     key: str
-    port: int
-    _process: subprocess.Popen[bytes] | None = None
+    port: int = field(default_factory=lambda: free_ports(1)[0])
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def start(self) -> None:
-        """Start it; it answers after :meth:`wait`."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-        command = [
+    def command(self) -> list[str]:
+        return [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(self.model), "--served-model-name", NAME, "--host", "127.0.0.1",
+            "--model", str(self.model), "--served-model-name", MODEL_NAME, "--host", "127.0.0.1",
             "--port", str(self.port), "--dtype", "float32", "--max-model-len", "4096",
             "--max-num-seqs", "8", "--enforce-eager",
         ]  # fmt: skip
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.log.parent,
-                env=kept
-                | {
-                    "VLLM_API_KEY": self.key,
-                    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-                    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it shares the cores with the tests
-                    "VLLM_NO_USAGE_STATS": "1",
-                    "HF_HUB_OFFLINE": "1",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, no lock
-            )
 
-    def wait(self) -> None:
-        """Wait until it answers."""
-        assert self._process is not None
-        deadline = time.monotonic() + START_S
-        while not self._healthy():
-            ended = self._process.poll()
-            if ended is not None or time.monotonic() > deadline:
-                self.stop(signal.SIGKILL)
-                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
-                what = "does not answer" if ended is None else f"ended with {ended}"
-                pytest.fail(f"the server {what}:\n{tail}")
-            time.sleep(0.25)
+    def variables(self) -> Mapping[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+        return kept | {
+            "VLLM_API_KEY": self.key,
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it shares the cores with the tests
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
 
-    def _healthy(self) -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5).status_code == 200
-        except httpx.RequestError:
-            return False
+    def answers(self) -> bool:
+        return healthy(f"http://127.0.0.1:{self.port}/health")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End its whole process group, and make sure that nothing of it is left."""
@@ -194,7 +164,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 @contextmanager
 def vllm_serving(folder: Path, key: str) -> Iterator[VllmServer]:
     """Start serving the small model, and end it after the block; the log lies in ``folder``."""
-    server = VllmServer(model_folder(), folder / "server.log", key, closed_port())
+    server = VllmServer(folder, model_folder(), key)
     try:
         server.start()
         yield server

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pivotopd.environments import ahead
-from pivotopd.environments.base import Env, Environment, PlayedEpisode, StepResult, Task, TaskOracle
+from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.workers import WorkerEnv, WorkerEnvironment
+from pivotopd.environments.wrapped import WrappedEnvironment
 from pivotopd.ledger import Counts
 
 
-class MeteredEnvironment:
+class MeteredEnvironment(WrappedEnvironment):
     """Another environment with a meter on all its instances. Not shared between threads.
 
     Args:
@@ -19,9 +19,7 @@ class MeteredEnvironment:
     """
 
     def __init__(self, inner: Environment) -> None:
-        self._inner = self.inner = inner
-        self.spec, self.invalid_penalty = inner.spec, inner.invalid_penalty
-        self.wording, self.teacher_wording = inner.wording, inner.teacher_wording
+        super().__init__(inner)
         self.resets = self.steps = self.restores = self.replays = self.worker_restarts = 0
 
     @property
@@ -35,34 +33,14 @@ class MeteredEnvironment:
             worker_restarts=self.worker_restarts,
         )
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        """Return the tasks of a split."""
-        return self._inner.tasks(split)
-
     def open(self) -> Env:
         """Return a fresh instance whose work is counted here."""
-        return MeteredEnv(self, self._inner.open())
-
-    def instruction(self, task: Task) -> str:
-        """Return the task as the student is told it."""
-        return self._inner.instruction(task)
-
-    def data_fingerprint(self, split: str) -> str:
-        """Return a hash over a split's tasks."""
-        return self._inner.data_fingerprint(split)
-
-    def distil(self, episode: PlayedEpisode) -> str | None:
-        """Return a short skill by fixed rules."""
-        return self._inner.distil(episode)
-
-    def oracle(self, task: Task) -> TaskOracle:
-        """Return the oracle of a task; its searches are no steps of an instance."""
-        return self._inner.oracle(task)
+        return MeteredEnv(self, self.inner.open())
 
     def close(self) -> None:
         """End the processes that play it, where there are any."""
-        if isinstance(self._inner, WorkerEnvironment):
-            self._inner.close()
+        if isinstance(self.inner, WorkerEnvironment):
+            self.inner.close()
 
 
 class MeteredEnv:

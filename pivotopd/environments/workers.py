@@ -11,15 +11,16 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, Final
 
 from pivotopd.config import EnvironmentSection
 from pivotopd.environments.ahead import Answer
-from pivotopd.environments.base import Env, Environment, PlayedEpisode, StepResult, Task, TaskOracle
+from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.worker_process import STARTED, Failure, Order, Stand, What, serve
+from pivotopd.environments.wrapped import WrappedEnvironment
 from pivotopd.errors import ClusterError, EnvironmentFault, ReplayDivergence
 from pivotopd.exits import interrupt_held_back
 
@@ -32,7 +33,7 @@ UNEVEN: Final = 2
 _STOP_S: Final = 5.0
 
 
-class WorkerEnvironment:
+class WorkerEnvironment(WrappedEnvironment):
     """Another environment, played by processes. They start with the first instance.
 
     Args:
@@ -42,37 +43,16 @@ class WorkerEnvironment:
     """
 
     def __init__(self, inner: Environment, section: EnvironmentSection, workers: int) -> None:
-        self._inner, self._section, self._count = inner, section, workers
-        self.spec, self.invalid_penalty = inner.spec, inner.invalid_penalty
-        self.wording, self.teacher_wording = inner.wording, inner.teacher_wording
+        super().__init__(inner)
+        self._section, self._count = section, workers
         self._workers: list[_Worker] = []
         self._homes: dict[str, _Worker] = {}
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """Return the tasks of a split."""
-        return self._inner.tasks(split)
 
     def open(self) -> Env:
         """Return a fresh instance."""
         if not self._workers:
             self._workers = [_Worker(self._section) for _ in range(self._count)]
         return WorkerEnv(self)
-
-    def instruction(self, task: Task) -> str:
-        """Return the task as the student is told it."""
-        return self._inner.instruction(task)
-
-    def data_fingerprint(self, split: str) -> str:
-        """Return a hash over a split's tasks."""
-        return self._inner.data_fingerprint(split)
-
-    def distil(self, episode: PlayedEpisode) -> str | None:
-        """Return a short skill by fixed rules."""
-        return self._inner.distil(episode)
-
-    def oracle(self, task: Task) -> TaskOracle:
-        """Return the oracle of a task, which works in this process."""
-        return self._inner.oracle(task)
 
     @property
     def process_ids(self) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import httpx
 import yaml
 
 from tests.flows.runs import PATIENCE_S, ROOT, environment_of, source
+from tests.servers import free_ports
 
 T = TypeVar("T")
 MARK = "PIVOTOPD_TEST_WORKER"
@@ -74,9 +74,7 @@ class Platform:
 
     def start_server(self) -> None:
         """Start a server with a new database and wait until it answers."""
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
+        [port] = free_ports(1)
         self.url = f"http://127.0.0.1:{port}/api"
         environment = {name: value for name, value in self.environment.items() if name != "PREFECT_API_URL"}
         self._start("server", ["server", "start", "--port", str(port)], environment)

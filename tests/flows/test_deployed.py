@@ -93,6 +93,15 @@ def ask(platform: Platform, deployment: str, *options: str, **parameters: object
     return next(line.split("UUID:")[1].strip() for line in out.splitlines() if "UUID:" in line)
 
 
+def mlflow_runs(folder: Path) -> dict[str, Any]:
+    """Return the runs in a root's MLflow by the address that they name."""
+    from mlflow import MlflowClient
+
+    tracked = MlflowClient(f"sqlite:///{folder}/runs/mlflow.db")
+    found = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
+    return {one.data.tags["pivotopd.run_uri"]: one for one in found}
+
+
 def state(client: Any, run: str) -> str:
     return str(client.read_flow_run(run).state_name)
 
@@ -248,6 +257,8 @@ def test_cancel_leaves_no_process_behind(
     platform.prefect("flow-run", "cancel", run)
     wait_for(lambda: state(client, run) == "Cancelled", "the cancellation")
     wait_for(lambda: marked(f"{MARK}=second").keys() <= before, "the end of the run's processes")
+    tracked = mlflow_runs(base / "cancelled")
+    assert tracked[f"{base}/cancelled/runs/small"].info.status == "KILLED"
 
 
 # ------------------------------------------------------- comparisons and diagnoses
@@ -283,32 +294,48 @@ def test_a_comparison_and_a_diagnosis_show_their_reports(
 # ------------------------------------------------------- a node of SLURM
 
 
-def test_a_stage_is_run_again_as_a_job_of_slurm(
-    platform: Platform, client: Any, by_clock: str, base: Path
-) -> None:
-    from mlflow import MlflowClient
-
-    before = contents(base / "clock")
-    address = f"{base}/clock/runs/small"
+@pytest.fixture(scope="module")
+def slurm_pool(platform: Platform) -> Iterator[None]:
+    """A node of SLURM and a worker of its pool."""
     with slurm_node() as conf:
         platform.start_worker("slurm", "pivotopd-slurm", SLURM_CONF=str(conf))
-        variables = ("-jv", "memory_gb=2", "-jv", "cpus=1")
-        overrides = '["recovery.limit=3"]'
-        run = ask(
-            platform, "pivotopd-stage/stage-slurm", *variables,
-            run=address, stage="recover", iteration=1, overrides=overrides, only="true",
-        )  # fmt: skip
-        wait_for(lambda: ended(client, run), "the flow")
+        yield
         # A node that stops under a job leaves the job's watcher behind.
-        wait_for(lambda: not any("srun" in one for one in marked(f"{MARK}=slurm").values()), "the job")
+        wait_for(lambda: not any("srun" in one for one in marked(f"{MARK}=slurm").values()), "the jobs")
         kill(marked(f"{MARK}=slurm"))
+
+
+SMALL_JOB = ("-jv", "memory_gb=2", "-jv", "cpus=1", "-jv", "gpus=0")
+
+
+def test_a_stage_is_run_again_as_a_job_of_slurm(
+    platform: Platform, client: Any, by_clock: str, base: Path, slurm_pool: None
+) -> None:
+    before = contents(base / "clock")
+    address = f"{base}/clock/runs/small"
+    run = ask(
+        platform, "pivotopd-stage/stage-slurm", *SMALL_JOB,
+        run=address, stage="recover", iteration=1, overrides='["recovery.limit=3"]', only="true",
+    )  # fmt: skip
+    wait_for(lambda: ended(client, run), "the flow")
     assert state(client, run) == "Completed", client.read_flow_run(run).state.message
     [added] = contents(base / "clock").keys() - before.keys()
     assert "/0001/recover/" in added
-    tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")
-    found = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
-    [rerun] = [one for one in found if one.data.tags["pivotopd.run_uri"] == f"{base}/clock/runs/{added}"]
+    rerun = mlflow_runs(base / "clock")[f"{base}/clock/runs/{added}"]
     assert rerun.data.tags["slurm_job"] == "1"
+
+
+def test_a_cancelled_job_of_slurm_ends_its_run_in_mlflow(
+    platform: Platform, client: Any, base: Path, student: Path, slurm_pool: None
+) -> None:
+    home = base / "cancelled-job"
+    config = write_config(home, student, iterations=50)
+    run = ask(platform, "pivotopd-train/train-slurm", *SMALL_JOB, config_path=config)
+    wait_for(lambda: contents(home), "an artifact")
+    platform.prefect("flow-run", "cancel", run)
+    wait_for(lambda: state(client, run) == "Cancelled", "the cancellation")
+    wait_for(lambda: not any("srun" in one for one in marked(f"{MARK}=slurm").values()), "the end of the job")
+    assert mlflow_runs(home)[f"{home}/runs/small"].info.status == "KILLED"
 
 
 # ------------------------------------------------------- flows in this process, same server
@@ -330,8 +357,6 @@ def test_the_newest_checkpoint_is_evaluated(client: Any, by_clock: str, base: Pa
 def test_a_stage_is_run_again_with_a_slot_of_the_gpu_limit(
     platform: Platform, client: Any, by_clock: str, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlflow import MlflowClient
-
     import stages.rollout
     from flows.deployed import stage
     from flows.tasks import GPU_LIMIT
@@ -361,9 +386,7 @@ def test_a_stage_is_run_again_with_a_slot_of_the_gpu_limit(
     assert not stale & {"rollout 0000", "evaluate 0000"}
     stage(address, "rollout", 0, [smaller, "launch.resources.gpus=1"], only=True)
     stage(address, "rollout", 1, [smaller], only=True)
-    tracked = MlflowClient(f"sqlite:///{base}/clock/runs/mlflow.db")
-    found = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
-    runs = {one.data.tags["pivotopd.run_uri"]: one for one in found}
+    runs = mlflow_runs(base / "clock")
     rerun = runs[f"{base}/clock/runs/{added}"]
     assert rerun.data.tags["mlflow.parentRunId"] == runs[address].info.run_id
     assert rerun.info.status == "FINISHED"

@@ -14,7 +14,7 @@ from pivotopd.artifacts import Store, list_artifacts
 from tests.flows.runs import train
 from tests.small_student import small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=60)
 
 
 def mount(*arguments: str) -> None:

@@ -26,7 +26,7 @@ from tests.flows.whole_platform import ROOT, VICTIMS, Platform, tail, whole_plat
 from tests.small_student import small_config
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow(seconds=125),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
 ]
 KILLS = int(os.environ.get("PIVOTOPD_KILLS", str(len(VICTIMS))))

@@ -20,7 +20,7 @@ from tests.flows.runs import PATIENCE_S, finish, processes_of, start, train
 from tests.small_student import small_config
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow(seconds=30),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
 ]
 KILLS = int(os.environ.get("PIVOTOPD_KILLS", "3"))

@@ -119,7 +119,7 @@ def test_a_larger_model_that_does_not_fit_is_refused_before_anything_is_written(
 # ---------------------------------------------------------------------- real runs
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_method_trains_for_two_iterations(
     name: str, student: Path, larger: Path, tmp_path: Path
@@ -166,7 +166,7 @@ def test_a_ready_method_trains_for_two_iterations(
         check_actions(found, signals, advantages)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.parametrize(
     ("name", "estimator", "width"),
     [("pivotopd", "top_k", 20), ("pivotopd", "full", 899), ("opsd", "full", 899)],
@@ -200,7 +200,7 @@ def test_the_other_estimators_train_for_two_iterations(
         assert bool(parts) == (name == "pivotopd")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 def test_tcod_backwards_trains_on_what_the_student_played(
     student: Path, larger: Path, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ def states(printed: str) -> dict[str, bool]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=90)
 def test_a_run_is_resumed_and_forked(student: Path, tmp_path: Path) -> None:
     root, home = tmp_path / "root", tmp_path / "home"
     first = train(small_config(root, student, iterations=1), home)

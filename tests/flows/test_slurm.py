@@ -163,6 +163,8 @@ def test_who_stops_waiting_cancels_the_job(
 
 
 def test_a_detached_job_goes_on_and_can_be_cancelled_by_hand(student: Path, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
     root, home = tmp_path / "root", tmp_path / "home"
     config = config_of(root, student, name="detached")
     assert run(config, home, "--detach").returncode == 0
@@ -171,10 +173,17 @@ def test_a_detached_job_goes_on_and_can_be_cancelled_by_hand(student: Path, tmp_
     waiting = start(config, home)
     assert waiting.stdout is not None
     assert f"slurm job {job} found" in waiting.stdout.readline()
+    wait_until(lambda: published(root), PATIENCE_S)
     subprocess.run(["scancel", job], check=True)
     done = finish(waiting)
     assert done.returncode == 9
     assert f"job {job} (train) was cancelled" in done.stderr
+    wait_until(lambda: not processes_of(home), PATIENCE_S)
+    tracked = MlflowClient(f"sqlite:///{root}/mlflow.db")
+    runs = tracked.search_runs([one.experiment_id for one in tracked.search_experiments()])
+    assert {one.data.tags["pivotopd.run_uri"]: one.info.status for one in runs}[
+        f"{root}/detached"
+    ] == "KILLED"
 
 
 def test_slurm_refuses_what_the_site_has_not(student: Path, tmp_path: Path) -> None:

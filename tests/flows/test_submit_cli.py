@@ -109,24 +109,35 @@ def test_no_key_of_the_environment_stands_in_what_is_written(
     assert not [path for path in files if b"planted-key" in path.read_bytes()]
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--to", "kubernetes"), "a pod needs a container image"),
+        (("--to", "kubernetes", "--per-stage"), "a pod needs a container image"),
+        (
+            ("--to", "kubernetes", "--per-stage", "--detach", "launch.resources.image=registry/pivotopd"),
+            "kubernetes starts no job after another",
+        ),
+        (("--per-stage", "launch.stages.recover.ranks=2"), "stage recover is the work of one process"),
         (("launch.resources.nodes=2",), "a whole training is one process"),
-        (("--per-stage", "launch.stages.rollout.ranks=2"), "stage rollout is the work of one process"),
         (("--to", "lsf"), "there is no platform 'lsf'"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_a_submission(
+def test_a_refusal_stands_alone_and_leaves_nothing(
     slurm: FakeSlurm,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    dry_run: bool,
     arguments: tuple[str, ...],
     words: str,
 ) -> None:
-    assert submit(tmp_path / "root", *arguments, "--dry-run") == 2
-    assert words in capsys.readouterr().err
+    assert submit(tmp_path / "root", *arguments, *(["--dry-run"] if dry_run else [])) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err
     assert not slurm.calls("sbatch")
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_stage_goes_as_one_job_with_its_overrides(

@@ -163,7 +163,7 @@ def test_a_dry_run_shows_valid_manifests_and_asks_nobody(
     assert not (tmp_path / "root").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=50)
 @pytest.mark.parametrize("arguments", [(), ("--per-stage",)], ids=["whole", "stages"])
 def test_a_training_is_done_by_its_jobs(
     cluster: FakeCluster, student: Path, tmp_path: Path, arguments: tuple[str, ...]
@@ -182,7 +182,7 @@ def test_a_training_is_done_by_its_jobs(
     assert KEY not in created + done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=50)
 def test_a_submission_is_found_again_and_a_failure_has_its_code(
     cluster: FakeCluster, student: Path, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from tests.child_process import engines_of, lives, patience, wait_until
 from tests.flows.runs import PATIENCE_S, finish, processes_of, start
 from tests.small_student import small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=50)
 ITERATIONS = 3
 GONE_S = 120
 """An engine that is still being imported looks for its run only afterwards."""

@@ -25,9 +25,9 @@ from stages.runs import open_run
 from tests.flows.runs import PATIENCE_S, finish, start, train
 from tests.small_student import small_config
 from tests.stages.conftest import StoredRun
-from tests.vllm_server import NAME, Said, VllmServer, living, vllm_serving
+from tests.vllm_server import MODEL_NAME, Said, VllmServer, living, vllm_serving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=40)
 KEY = "sk-asked-for-by-the-real-server"
 EPISODES = 4
 SMALL: dict[str, Any] = {
@@ -70,7 +70,7 @@ def played(started: VllmServer, student: Path, tmp_path_factory: pytest.TempPath
 
 def section(server: VllmServer, cache: Path, **changes: Any) -> dict[str, Any]:
     return {
-        "kind": "endpoint", "base_url": server.url, "model": NAME, "api_key_variable": "TEACHER_KEY",
+        "kind": "endpoint", "base_url": server.url, "model": MODEL_NAME, "api_key_variable": "TEACHER_KEY",
         "temperature": 0, "reply_tokens": 160, "max_candidates": 1, "retries": 1,
         "cache": str(cache), **changes,
     }  # fmt: skip

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import pytest
 
@@ -24,83 +24,40 @@ from pivotopd.config_files import dump_config
 from tests.child_process import end_with_parent
 from tests.flows.runs import environment_of, source
 from tests.mlflow_server import MlflowServer, require_boto3
-from tests.s3_server import S3Server, free_ports, use_server, weed
+from tests.s3_server import S3Server, use_server
+from tests.servers import PATIENCE_S, StartedServer, free_ports, healthy, tail
 from tests.slurm_node import slurm_node
 
 ROOT: Final = "s3://tests/killed/runs"
 VICTIMS: Final = ("orchestrator", "stage", "batch script", "S3 server", "MLflow server", "Prefect server")
-PATIENCE_S: Final = float(os.environ.get("PIVOTOPD_TEST_PATIENCE_S", "600"))
-"""So that what hangs fails the test and is told; one wait needs some seconds, on crowded cores a minute."""
 _LOOK_S: Final = 0.3
-_TAIL_LINES: Final = 25
-
-
-class Server(Protocol):
-    """What :meth:`Platform.kill` needs of a server: its data stay, and so does its address."""
-
-    def start(self) -> None: ...
-
-    def wait(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 @dataclass
-class PrefectServer:
-    """A Prefect server in a process group of its own, on the same port and database for all its starts.
+class PrefectServer(StartedServer):
+    """A Prefect server with a database of its own.
 
     Attributes:
-        folder: Its home and its log.
         port: Its port.
     """
 
-    folder: Path
+    NAME: ClassVar[str] = "Prefect"
+
     port: int = field(default_factory=lambda: free_ports(1)[0])
-    _process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Address of its API."""
         return f"http://127.0.0.1:{self.port}/api"
 
-    @property
-    def log(self) -> Path:
-        return self.folder / "server.log"
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "prefect", "server", "start", "--port", str(self.port)]
 
-    def start(self) -> None:
-        """Start it; it answers after :meth:`wait`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        variables = environment_of(self.folder) | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "server", "start", "--port", str(self.port)],
-                cwd=self.folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, no lock
-            )
+    def variables(self) -> Mapping[str, str]:
+        return environment_of(self.folder) | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
-    def wait(self) -> None:
-        """Wait until it answers."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._answers():
-            assert self._process is not None
-            ended = self._process.poll()
-            assert ended is None, f"the Prefect server ended with {ended}\n{tail(self.log)}"
-            assert time.monotonic() < deadline, f"the Prefect server does not answer\n{tail(self.log)}"
-            time.sleep(_LOOK_S)
-
-    def stop(self) -> None:
-        """Kill it and its own processes; what it has acknowledged stays for another start."""
-        if self._process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
+    def answers(self) -> bool:
+        return healthy(f"{self.url}/health")
 
     def asked(self, path: str, body: dict[str, Any]) -> Any:
         """Return what its API answers to a question, such as ``flow_runs/filter``."""
@@ -109,22 +66,6 @@ class PrefectServer:
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=10) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-
-def tail(file: Path, lines: int = _TAIL_LINES) -> str:
-    """Return the last lines of a log, under its name."""
-    try:
-        text = file.read_text(errors="replace")
-    except OSError as error:
-        text = f"({error.strerror})"
-    return f"--- {file}\n" + "\n".join(text.splitlines()[-lines:])
 
 
 @dataclass
@@ -190,7 +131,7 @@ class Platform:
             victim: One of :data:`VICTIMS`.
             pause_s: Of a job, seconds after it was seen at work: it may import, work, publish or end by then.
         """
-        servers: dict[str, Server] = {
+        servers: dict[str, StartedServer] = {
             "S3 server": self.s3, "MLflow server": self.mlflow, "Prefect server": self.prefect
         }  # fmt: skip
         if victim in ("stage", "batch script"):
@@ -222,14 +163,14 @@ class Platform:
 
     def story(self) -> str:
         """Return what the parts said last: the command, SLURM, the newest jobs, the servers."""
-        told = [tail(self.folder / "command.log", 2 * _TAIL_LINES)]
+        told = [tail(self.folder / "command.log", 50)]
         for arguments in (["squeue", "--states=all", "--format=%i %j %T %r"], ["sinfo"]):
             with suppress(OSError, subprocess.TimeoutExpired):
                 done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False)
                 told.append(f"--- {arguments[0]}\n{done.stdout}{done.stderr}")
         jobs = sorted((self.folder / "jobs").rglob("log.txt"), key=lambda file: file.stat().st_mtime)
         told += [tail(file) for file in jobs[-3:]]
-        told += [tail(file) for file in (self.s3.folder / "server.log", self.mlflow.log, self.prefect.log)]
+        told += [tail(file) for file in (self.s3.log, self.mlflow.log, self.prefect.log)]
         return "\n".join(told)
 
     def close(self) -> None:
@@ -283,7 +224,7 @@ def whole_platform(config: RunConfig, folder: Path) -> Iterator[Platform]:
     require_boto3()
     operators = extensions_folder().parent
     with ExitStack() as stack:
-        s3 = S3Server(weed(), folder / "s3")
+        s3 = S3Server(folder / "s3")
         mlflow = MlflowServer(folder / "mlflow", s3.url)
         prefect = PrefectServer(folder / "prefect")
         slurm = stack.enter_context(slurm_node())

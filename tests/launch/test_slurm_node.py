@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from pivotopd.launch.slurm import Slurm
 from pivotopd.launch.slurm_section import SlurmSection
 from tests.slurm_node import slurm_node
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=60)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,3 +76,21 @@ def test_several_processes_know_their_place(tmp_path: Path) -> None:
         f"seen 0 0 2 {host}",
         f"seen 1 1 2 {host}",
     ]
+
+
+ENDS_WELL = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+
+
+def test_what_srun_runs_is_asked_to_end_and_not_killed() -> None:
+    program = [sys.executable, "-m", "pivotopd.launch.srun", "--mem=100M", sys.executable, "-c", ENDS_WELL]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.wait(60) == 3
+    process.stdout.close()
