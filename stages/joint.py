@@ -111,6 +111,7 @@ class Recoveries:
         """
         while not all(part.done for part in self._parts):
             while asked := [part.asked for part in self._parts if part.asked is not None]:
+                self.courier.hurry()
                 waiting(asked)
                 self.pump()
                 if self.failed is not None:

@@ -155,6 +155,7 @@ class Stream:
         with watch.phase("teach"):
             self._refuse()
             self._ahead.played(*self._played)
+            self._readings.hurry()
             while self._reading:
                 self._ahead.wait([self._reading[0][1]], watch)
                 self._take_readings()
