@@ -130,8 +130,9 @@ def iterations(config: RunConfig, count: int = 2) -> Iterator[tuple[str, Artifac
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_update_scored_ahead_has_the_same_bits_and_counts(
-    case: str, student: Path, tmp_path: Path
+    case: str, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pivotopd.scoring.PART_TOKENS", 1)  # so that there are several
     plain = dict(iterations(small_config(tmp_path / "plain", student, **CASES[case])))
     changes = CASES[case] | {"streaming": "exact"}
     found = dict(iterations(small_config(tmp_path / "exact", student, **changes)))
@@ -155,8 +156,9 @@ def test_joined_recoveries_are_scored_with_the_same_counts(student: Path, tmp_pa
 
 
 def test_before_the_teacher_answers_all_is_scored_that_needs_no_recovery(
-    student: Path, tmp_path: Path, calls: list[int]
+    student: Path, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pivotopd.scoring.PART_TOKENS", 1)
     config = small_config(tmp_path / "root", student, streaming="exact")
     made = {}
     for name, artifact in iterations(config):
