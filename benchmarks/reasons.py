@@ -21,9 +21,9 @@ REASONS: Mapping[str, str] = {
     ),
     "overhead/k2/lesson": (
         "A lesson scored at every turn is one more forward pass over all tokens under a longer prompt. It "
-        "shares little with the plain one, since the lesson stands in front, and equal turns of episodes with "
-        "different lessons are no longer equal. Beside a tiny student's cheap decoding it weighs more than "
-        "beside a real one's; a teacher that is waited for hides it."
+        "shares little with the plain one, since the lesson stands in front, and equal turns of episodes "
+        "with different lessons are no longer equal. Beside a tiny student's cheap decoding it weighs more "
+        "than beside a real one's; a teacher that is waited for hides it."
     ),
     "overhead/k": (
         "Each gold action is one more scored row, and each recovery turn one more row to generate, "
