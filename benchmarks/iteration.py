@@ -1,8 +1,10 @@
 """One training iteration through the stages, in this process and without Prefect, as the benchmarks time it.
 
-A student that was warm-started once is kept under ``.cache/benchmarks``. The teacher is the oracle behind a
-wrapper that adds an artificial latency and, where asked for, the environment's own lessons. The stock engine,
-which can neither be copied nor dumped, plays with the native one beside it: that gives the oracle its states.
+A student that was warm-started once is kept under ``.cache/benchmarks``. The iteration is one like all but a
+run's first: the policy differs from the reference of the KL term, which scores every row too. The teacher is
+the oracle behind a wrapper that adds an artificial latency and, where asked for, the environment's own
+lessons. The stock engine, which can neither be copied nor dumped, plays with the native one beside it: that
+gives the oracle its states.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from tempfile import mkdtemp
 from typing import Any, Literal
 from unittest.mock import patch
 
+import torch
+
 from benchmarks.ratios import Cost, cpu_seconds
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
@@ -27,6 +31,8 @@ from pivotopd.environments.metered import MeteredEnvironment
 from pivotopd.environments.registry import open_environment
 from pivotopd.errors import ReplayDivergence
 from pivotopd.ledger import Counts
+from pivotopd.models.checkpoint import load_policy, save_policy, weights_digest
+from pivotopd.seeds import seed_of
 from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
 from pivotopd.teacher.registry import make_teacher
 from stages import stream, teaching
@@ -34,7 +40,7 @@ from stages.learners import learner_at
 from stages.plan import Plan
 from stages.runner import Streamer, perform, streamed
 from stages.runs import open_run
-from stages.work import Work
+from stages.work import Source, Work
 
 CACHE = Path(".cache/benchmarks")
 Streaming = Literal["none", "exact", "joined"]
@@ -55,6 +61,8 @@ STUDENT: Mapping[str, Any] = {
     "tracking": {"enabled": False},
 }
 """The student of the iterations: the demo's, thirty turns as in the paper, prompts in the short form."""
+MOVED_SHARE = 0.01
+"""By how much the reference's weights differ from the student's, in their standard deviation."""
 
 
 def student_folder(root: Path = CACHE, **warm_start: object) -> Path:
@@ -69,6 +77,23 @@ def student_folder(root: Path = CACHE, **warm_start: object) -> Path:
     work, plan = open_run(RunConfig.model_validate(data))
     with closing(work):
         return perform(work, plan.warm_start()).artifact.local_path().resolve()
+
+
+def moved(student: Path, folder: Path) -> Path:
+    """Write a student whose weights have moved a little, as those of a run have after its updates.
+
+    Args:
+        student: Folder of the student.
+        folder: Where to write the other one.
+    """
+    policy = load_policy(student)
+    draws = torch.Generator().manual_seed(seed_of("benchmark reference"))
+    with torch.no_grad():
+        for weights in policy.model.parameters():
+            noise = torch.randn(weights.shape, generator=draws)
+            weights.add_(noise, alpha=MOVED_SHARE * float(weights.std(correction=0)))
+    save_policy(policy, folder)
+    return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +242,25 @@ class _Mirrored(MirroredStockEnv):
 
 
 @dataclass
+class Later(Plan):
+    """The plan of an iteration whose policy is no longer the run's start.
+
+    Args:
+        reference: Folder of the start policy; the policy is the configured student.
+    """
+
+    reference: Path = field(kw_only=True)
+
+    def start(self) -> Source:
+        """Return the reference."""
+        return replace(self.pretrained, digest=weights_digest(self.reference), folder=str(self.reference))
+
+    def policy(self, iteration: int) -> Source:  # noqa: ARG002 - there is one iteration
+        """Return the student."""
+        return self.pretrained
+
+
+@dataclass
 class Bench:
     """Runs iterations of one student, each in a fresh root, with engine and learner started beforehand.
 
@@ -230,6 +274,11 @@ class Bench:
     def roots(self) -> Path:
         """Folder of the roots; each is removed after its iteration."""
         return Path(mkdtemp(prefix="pivotopd-bench-"))
+
+    @cached_property
+    def reference(self) -> Path:
+        """Folder of the reference."""
+        return moved(self.student, self.roots / "reference")
 
     def close(self) -> None:
         """Remove what is left."""
@@ -264,13 +313,15 @@ class Bench:
 
         try:
             work, plan = open_run(self.config(shape, root))
+            plan = Later(plan.config, plan.layout, reference=self.reference)
             if shape.stock:
                 work.environment = MeteredEnvironment(StockBeside(native))
             far = patch.object(stream, "waits_for", lambda _: shape.latency_s > 0)
             with closing(work), patch.object(teaching, "make_teacher", slow), far:
-                start = plan.start()
-                work.engine(start)
-                with learner_at(work, start, start, start.digest):
+                policy, start = plan.policy(0), plan.start()
+                work.engine(policy)
+                work.scorer(start)
+                with learner_at(work, policy, start, policy.digest):
                     pass  # in a run it is held since the iteration before
                 work.environment.tasks(work.config.environment.train_split)
                 _ = [plan.job(stage, 0) for stage in plan.stages()]

@@ -1,8 +1,9 @@
 """What K = 0, 1, 2, 4 add to our own GRPO iteration: snapshots, latency, lessons; stock engine and replay.
 
 Every arm plays the same episodes with the same policy and seeds, and recovers the same number of chains: the
-cap of 0.5 a rollout binds, as in the paper. The label stage (detection) is inside; the paper's figures leave
-it out, so its share stands beside each value.
+cap of 0.5 a rollout binds, as in the paper. The base has the reference's pass that the KL term needs, as
+every iteration but a run's first. The label stage (detection) is inside; the paper's figures leave it out, so
+its share stands beside each value.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ def measure(*, quick: bool = False) -> list[Measure]:
 
 
 def measure_latency(*, quick: bool = False) -> list[Measure]:
-    """Return the overheads with a teacher that takes its time, over twice as many episodes.
+    """Return the overheads with a teacher that takes its time, over as many episodes as in the paper.
 
-    A round's seconds are the same in every iteration, so they weigh less beside a longer one.
+    A round's seconds are the same in every iteration, so what they weigh depends on how long that is.
+    Iterations are streamed, and neighbouring blocks share a run of the base, since a run takes a while.
     """
     bench = Bench(student_folder())
     try:
         late = _late_shapes(quick)
-        return list(_native(late, _run(bench, late, 1 if quick else 7, warmup=0)))
+        bench.run(replace(late[BASE], tasks=TINY.tasks))  # libraries load once
+        return list(_native(late, _run(bench, late, 1 if quick else 5, warmup=0, shared=True)))
     finally:
         bench.close()
 
@@ -65,14 +68,15 @@ def measure_stock(*, quick: bool = False) -> list[Measure]:
 
 
 def _shapes(quick: bool) -> dict[str, Shape]:
-    base = TINY if quick else Shape()
+    base = TINY if quick else Shape(tasks=8, chains=16)
     shapes = {BASE: replace(base, method="grpo", depth=0)}
     shapes |= {f"k{depth}": replace(base, depth=depth) for depth in DEPTHS}
     return shapes | {"k2/lesson": replace(base, depth=2, lessons=True)}
 
 
 def _late_shapes(quick: bool) -> dict[str, Shape]:
-    base = replace(TINY if quick else Shape(tasks=8, chains=16), latency_s=LATENCY_S)
+    base = TINY if quick else Shape(tasks=16, group_size=8, chains=64)
+    base = replace(base, latency_s=LATENCY_S, streaming="exact")
     shapes = {BASE: replace(base, method="grpo", depth=0, latency_s=0.0)}
     return shapes | {f"k{depth}/latency": replace(base, depth=depth) for depth in GATES}
 
@@ -83,9 +87,11 @@ def _stock_shapes(quick: bool) -> dict[str, Shape]:
     return shapes | {f"k{depth}": replace(base, depth=depth) for depth in (1, 2, 3)}
 
 
-def _run(bench: Bench, shapes: Mapping[str, Shape], blocks: int, warmup: int) -> Blocks:
+def _run(
+    bench: Bench, shapes: Mapping[str, Shape], blocks: int, warmup: int, *, shared: bool = False
+) -> Blocks:
     arms = {name: partial(bench.run, shape) for name, shape in shapes.items()}
-    found = passes(arms, BASE, blocks, warmup)
+    found = passes(arms, BASE, blocks, warmup, shared=shared)
     check_equal(found)
     return found
 
@@ -121,11 +127,17 @@ def _percent(ratio: Ratio) -> tuple[float, float, float]:
     return 100 * (ratio.median - 1), 100 * (ratio.low - 1), 100 * (ratio.high - 1)
 
 
+def _share(block: Mapping[str, Outcome], name: str, *parts: str) -> float:
+    """Return the seconds of phases of an arm, in percent of the base."""
+    return 100 * block[name].seconds_of(*parts) / (block[BASE].cost.wall_s / 2)
+
+
 def _counts(shape: Shape, blocks: Blocks, name: str) -> dict[str, Count]:
     """Return what an arm did, exactly, and what stands beside it in the other clock."""
     one, base = blocks[0][name], blocks[0][BASE].counts
     chains = one.own.get("recover/chains", 0) - one.own.get("recover/stopped_over_cap", 0)
-    detection = [100 * block[name].seconds_of("label/") / (block[BASE].cost.wall_s / 2) for block in blocks]
+    ahead = [_share(block, name, "label/ahead", "recover/ahead") for block in blocks]
+    detection = [_share(block, name, "label/") - _share(block, name, "label/ahead") for block in blocks]
     trained = 100 * (one.counts.training_input_tokens / base.training_input_tokens - 1)
     return {
         "episodes": shape.episodes,
@@ -147,6 +159,7 @@ def _counts(shape: Shape, blocks: Blocks, name: str) -> dict[str, Count]:
         "trained_tokens_more_percent": round(trained, 2),
         "engine_starts": one.counts.engine_starts,
         "detection_percent": round(float(np.median(detection)), 2),
+        "scored_ahead_percent": round(float(np.median(ahead)), 2),
         "wall_percent": round(_percent(overhead(blocks, name, "wall_s"))[0], 1),
         "cpu_percent": round(_percent(overhead(blocks, name, "cpu_s"))[0], 1),
         "seconds_of_base": round(blocks[0][BASE].cost.wall_s / 2, 2),
@@ -163,7 +176,7 @@ def _native(shapes: Mapping[str, Shape], blocks: Blocks) -> Iterator[Measure]:
         # Waiting for a teacher costs no CPU, so only the clock on the wall can judge it.
         judged = wall if shape.latency_s else worse(wall, cpu, more_is_better=False)
         value, low, high = _percent(judged)
-        beside = {True: f", teacher {LATENCY_S} s a round", False: ""}[shape.latency_s > 0]
+        beside = {True: f", teacher {LATENCY_S} s a round, streamed", False: ""}[shape.latency_s > 0]
         beside += ", a lesson scored at every turn" if shape.lessons else ""
         yield Measure(
             name=f"overhead/{name}",

@@ -117,7 +117,7 @@ def abba(a: Callable[[], T], b: Callable[[], T], blocks: int, warmup: int = 1) -
 
 
 def passes(
-    arms: Mapping[str, Callable[[], T]], base: str, blocks: int, warmup: int = 1
+    arms: Mapping[str, Callable[[], T]], base: str, blocks: int, warmup: int = 1, *, shared: bool = False
 ) -> list[Mapping[str, T]]:
     """Run many arms against one base: in each block all of them once, between two runs of the base.
 
@@ -128,18 +128,21 @@ def passes(
         base: Name of the base; its two runs of a block are added up.
         blocks: Blocks to keep.
         warmup: Blocks to run and drop before them.
+        shared: A block's second run of the base is the first one of the next block: for long runs.
 
     Raises:
         ValueError: No block is asked for.
     """
     if blocks < 1 or warmup < 0:
         raise ValueError(f"{blocks} blocks after {warmup}: at least one block is needed")
+    last: T | None = None
     others = [name for name in arms if name != base]
     kept: list[Mapping[str, T]] = []
     for index in range(warmup + blocks):
-        first = arms[base]()
+        first = last if shared and last is not None else arms[base]()
         found = {name: arms[name]() for name in (others if index % 2 == 0 else reversed(others))}
-        found[base] = first + arms[base]()
+        last = arms[base]()
+        found[base] = first + last
         if index >= warmup:
             kept.append(found)
     return kept

@@ -6,19 +6,24 @@ from collections.abc import Mapping
 
 REASONS: Mapping[str, str] = {
     "overhead/k1/latency": (
-        "A teacher's round of half a second is long beside an iteration of a few seconds on a CPU: K "
-        "= 1 waits for two rounds (labels, one recovery query), and behind barriers nothing hides "
-        "them. The same rounds are 2 % of an iteration of 46 s."
+        "K = 1 waits for two rounds of the teacher (labels, one recovery query). While it waits, the "
+        "update's scores are computed, so a round costs only what is longer than that; what is left is "
+        "K = 1's own work, and reading the last episodes, which nothing of the rollout hides."
     ),
     "overhead/k2/latency": (
-        "As for K = 1, with three rounds; each depth asks after the depth before it was played, so "
-        "the rounds of one chain cannot overlap. What can is one group's rounds with another group's "
-        "play."
+        "As for K = 1, with three rounds; each depth asks after the depth before it was played, so the "
+        "rounds of one chain cannot overlap. What can be done meanwhile is the scoring of the rollout."
     ),
-    "overhead/k4/latency": ("As for K = 1, with five rounds."),
+    "overhead/k4/latency": (
+        "As for K = 1, with five rounds. The scores of the rollout, by policy and reference, are done before "
+        "the last of them, and the rows that they answer are what else there is to score; the rest is "
+        "K = 4's own work, as with a teacher that answers at once."
+    ),
     "overhead/k2/lesson": (
-        "A lesson scored at every turn is one more forward pass over all tokens under a longer "
-        "prompt. Beside a tiny student's cheap decoding it weighs more than beside a real one's."
+        "A lesson scored at every turn is one more forward pass over all tokens under a longer prompt. It "
+        "shares little with the plain one, since the lesson stands in front, and equal turns of episodes "
+        "with different lessons are no longer equal. Beside a tiny student's cheap decoding it weighs more "
+        "than beside a real one's; a teacher that is waited for hides it."
     ),
     "overhead/k": (
         "Each gold action is one more scored row, and each recovery turn one more row to generate, "

@@ -98,14 +98,14 @@ def _run(body: Callable[[], int | None]) -> int:
             _say("interrupted")
         raise
     except Exception as error:
-        asked = _stop_behind(error)
+        asked = stop_behind(error)
         if asked is None:
             raise
         _say("interrupted" if isinstance(asked, KeyboardInterrupt) else f"error: {asked}")
         return asked.exit_code if isinstance(asked, Preempted) else INTERRUPTED
 
 
-def _stop_behind(error: BaseException) -> Preempted | KeyboardInterrupt | None:
+def stop_behind(error: BaseException) -> Preempted | KeyboardInterrupt | None:
     """Return the request to stop that an error followed from: a library may stumble over one midway."""
     seen: BaseException | None = error
     while seen is not None:

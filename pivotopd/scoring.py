@@ -3,14 +3,19 @@
 Paper Eq. 4; see docs/method.md, Scoring. All of it runs before the first optimizer step, with the weights
 that played: they are the frozen self-teacher. Both terms of a log-ratio come from the same engine, in one
 call where it can be: prompts with and without privileged text begin alike, and the engine may use that.
+
+Rows are scored in parts, each in calls of its own: the rollout rows of some groups, of others, then the
+recovery rows. So a part's scores, to the last bit, do not depend on when it is scored, and what needs no
+recovery need not wait for it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import cast
+from typing import Final, cast
 
 from pivotopd.agent.action_tokens import action_mask
 from pivotopd.agent.prompting import Prompt, Prompter
@@ -18,6 +23,10 @@ from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.methods.base import Needs
 from pivotopd.models.base import Nats, Scorer, ScoreRequest, TokenDistributions
 from pivotopd.records import Distribution, Label, Lesson, Signal, Turn
+
+PART_TOKENS: Final = 16_384
+"""Groups are scored in one call until they have so many tokens: more would delay who waits for the call to
+end, and fewer leave more of a call's last pass empty (5 % of the time on a CPU, a group of 10,000 a call)."""
 
 _Episodes = Mapping[str, Sequence[Turn]]
 _Prompts = Mapping[int, Sequence[int] | None]
@@ -31,6 +40,25 @@ class RowDistributions:
     hint: TokenDistributions | None = None
     lesson: TokenDistributions | None = None
     skill: TokenDistributions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The scores of some rows, in their order.
+
+    Attributes:
+        rows: Indices of the rows.
+        plain: Under their own prompts.
+        reference: By the reference.
+        texts: Under hint, lesson, peer and skills.
+        teacher: By the larger model, by place in ``rows``.
+    """
+
+    rows: Sequence[int]
+    plain: Sequence[Nats]
+    reference: Sequence[Nats]
+    texts: Sequence[_Found]
+    teacher: Mapping[int, Nats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,53 +112,92 @@ class Signaller:
 
         Raises:
             ArtifactError: A prompt to be hinted cannot be rebuilt: the rows come from other settings.
+            ConfigError: The method needs a larger model, and there is none.
         """
-        gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
-        told = {one.episode: one.lesson for one in lessons if one.lesson}
-        asked = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
-        episodes = _rollouts_by_episode(rows)
-        taught = told if self.needs.lesson else {}
-        shown = _peers(episodes, winners) if self.needs.peer else {}
-        skilled = self._skilled(rows, episodes, skills if self.needs.skill else {})
-        if self.needs.routed_skill:
-            skilled = self._routed(rows, episodes, lessons)
-        plain, (hinted, lesson, peer, skill) = self._scored(
-            asked,
-            [
-                self._hinted(rows, episodes, gold),
-                self._privileged(rows, episodes, lambda row: taught.get(row.episode)),
-                self._privileged(rows, episodes, lambda row: shown.get(row.episode)),
-                skilled,
-            ],
-        )
-        reference = plain if self.reference is self.policy else self.reference.score(asked)
-        teacher = self._by_larger(rows)
-        signals = [
-            Signal(
-                episode=row.episode,
-                turn=row.turn,
-                source=row.source,
-                pivot_turn=row.pivot_turn,
-                plain_nats=plain[index].tolist(),
-                reference_nats=reference[index].tolist(),
-                hinted_nats=_listed(hinted.nats.get(index)),
-                lesson_nats=_listed(lesson.nats.get(index)),
-                skill_nats=_listed(skill.nats.get(index)),
-                peer_nats=_listed(peer.nats.get(index)),
-                teacher_nats=_listed(teacher.get(index)),
-                action_mask=self._action(row),
-            )
-            for index, row in enumerate(rows)
-        ]
-        parts = [one.distributions for one in (hinted, lesson, skill)]
+        signals: dict[int, Signal] = {}
+        beside: dict[int, RowDistributions] = {}
+        too_long = Counter[str]()
+        teacher_tokens = 0
+        for part in self.parts(rows, labels, lessons, winners, skills):
+            for place, index in enumerate(part.rows):
+                signals[index] = self._signal(rows[index], part, place)
+                hint, lesson, _, skill = (one.distributions.get(place) for one in part.texts)
+                beside[index] = RowDistributions(hint, lesson, skill)
+            for name, found in zip(("hint", "lesson", "peer", "skill"), part.texts, strict=True):
+                too_long[name] += found.too_long
+            teacher_tokens += sum(map(len, part.teacher.values()))
         return Scored(
-            signals,
-            [RowDistributions(*(part.get(index) for part in parts)) for index in range(len(rows))],
-            hinted.too_long,
-            lesson.too_long,
-            peer.too_long,
-            skill.too_long,
-            sum(len(one) for one in teacher.values()),
+            [signals[index] for index in range(len(rows))],
+            [beside[index] for index in range(len(rows))],
+            hints_too_long=too_long["hint"],
+            lessons_too_long=too_long["lesson"],
+            peers_too_long=too_long["peer"],
+            skills_too_long=too_long["skill"],
+            teacher_tokens=teacher_tokens,
+        )
+
+    def parts(
+        self,
+        rows: Sequence[Turn],
+        labels: Sequence[Label],
+        lessons: Sequence[Lesson] = (),
+        winners: Sequence[str] = (),
+        skills: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> Iterator[Part]:
+        """Score one part of the rows after the other; arguments and errors are those of :meth:`score`."""
+        gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
+        told = {one.episode: one.lesson for one in lessons if one.lesson} if self.needs.lesson else {}
+        episodes = _rollouts_by_episode(rows)
+        shown = _peers(episodes, winners) if self.needs.peer else {}
+        for indices in _parts_of(rows):
+            part = [rows[index] for index in indices]
+            if self.needs.routed_skill:
+                skilled = self._routed(part, episodes, lessons)
+            else:
+                skilled = self._skilled(part, episodes, skills if self.needs.skill else {})
+            texts = [
+                self._hinted(part, episodes, gold),
+                self._privileged(part, episodes, lambda row: told.get(row.episode)),
+                self._privileged(part, episodes, lambda row: shown.get(row.episode)),
+                skilled,
+            ]
+            asked = _own(part)
+            plain, found = self._scored(asked, texts)
+            reference = plain if self.reference is self.policy else self.reference.score(asked)
+            yield Part(indices, plain, reference, found, self._by_larger(part))
+
+    def unlabelled(self, rows: Sequence[Turn]) -> Iterator[None]:
+        """Ask for what :meth:`parts` does without labels, part by part, for scorers that remember it.
+
+        Args:
+            rows: Rollout rows.
+
+        Raises:
+            ConfigError: The method needs a larger model, and there is none.
+        """
+        for indices in _parts_of(rows):
+            part = [rows[index] for index in indices]
+            if self.reference is not self.policy:
+                self.reference.score(_own(part))
+            self._by_larger(part)
+            yield
+
+    def _signal(self, row: Turn, part: Part, place: int) -> Signal:
+        """Return a row's signal: what its part has at its place."""
+        hinted, lesson, peer, skill = (_listed(one.nats.get(place)) for one in part.texts)
+        return Signal(
+            episode=row.episode,
+            turn=row.turn,
+            source=row.source,
+            pivot_turn=row.pivot_turn,
+            plain_nats=part.plain[place].tolist(),
+            reference_nats=part.reference[place].tolist(),
+            hinted_nats=hinted,
+            lesson_nats=lesson,
+            skill_nats=skill,
+            peer_nats=peer,
+            teacher_nats=_listed(part.teacher.get(place)),
+            action_mask=self._action(row),
         )
 
     def _by_larger(self, rows: Sequence[Turn]) -> dict[int, Nats]:
@@ -146,8 +213,7 @@ class Signaller:
                 "the method needs a larger model, and none is given", where="larger_teacher.path"
             )
         chosen = [index for index, row in enumerate(rows) if row.source == "rollout"]
-        requests = [ScoreRequest(rows[index].prompt_ids, rows[index].response_ids) for index in chosen]
-        return dict(zip(chosen, self.larger.score(requests), strict=True))
+        return dict(zip(chosen, self.larger.score(_own([rows[index] for index in chosen])), strict=True))
 
     def _action(self, row: Turn) -> list[int] | None:
         if not self.needs.action_span or row.source != "rollout":
@@ -265,6 +331,28 @@ def distribution_records(rows: Sequence[Turn], scored: Scored) -> Iterator[Distr
                     ids=cast("Sequence[int]", one.ids.reshape(-1)),
                     nats=cast("Sequence[float]", one.nats.reshape(-1)),
                 )
+
+
+def _parts_of(rows: Sequence[Turn]) -> list[list[int]]:
+    """Return the indices of whole groups' own rows by part, and at the end those of all recovery rows."""
+    groups: dict[str, list[int]] = {}
+    recoveries: list[int] = []
+    for index, row in enumerate(rows):
+        (recoveries if row.source == "recovery" else groups.setdefault(row.group, [])).append(index)
+    parts: list[list[int]] = []
+    room = 0
+    for group in groups.values():
+        if room <= 0:
+            parts.append([])
+            room = PART_TOKENS
+        parts[-1] += group
+        room -= sum(len(rows[index].prompt_ids) + len(rows[index].response_ids) for index in group)
+    return [*parts, *([recoveries] if recoveries else [])]
+
+
+def _own(rows: Sequence[Turn]) -> list[ScoreRequest]:
+    """Return rows under their own prompts."""
+    return [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
 
 
 def _with_hint(row: Turn) -> Sequence[int]:

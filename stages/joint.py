@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,13 +15,16 @@ from pivotopd.recovery import Asks, Recovered, Recovering, Writes
 from pivotopd.teacher.base import Query
 from pivotopd.teacher.courier import Courier
 
+Asked = Future[Sequence[str | None]]
+"""Actions that the teacher was asked for."""
+
 
 @dataclass(slots=True)
 class _Part:
     """A part of the recoveries, and what it waits for."""
 
     steps: Recovering
-    asked: Future[Sequence[str | None]] | None = None
+    asked: Asked | None = None
     writes: Writes | None = None
     flies: bool = False
     result: Recovered | None = None
@@ -95,15 +98,23 @@ class Recoveries:
             self.used += replace(generation_counts(requests, found), rounds=0)  # the batch is the rollout's
             self._send(part, found)
 
-    def finish(self, engine: Generator, sampling: Sampling) -> list[Recovered]:
+    def finish(
+        self, engine: Generator, sampling: Sampling, waiting: Callable[[Sequence[Asked]], object] = wait
+    ) -> list[Recovered]:
         """Do what is left, all parts' prompts of one depth at once, and return the results.
+
+        Args:
+            engine: Writes.
+            sampling: How it draws.
+            waiting: Returns when the teacher has answered all of some questions.
 
         Raises:
             PivotError: The teacher, the engine or a recovery failed, now or earlier.
         """
         while not all(part.done for part in self._parts):
             while asked := [part.asked for part in self._parts if part.asked is not None]:
-                wait(asked)
+                self.courier.hurry()
+                waiting(asked)
                 self.pump()
                 if self.failed is not None:
                     break

@@ -32,7 +32,8 @@ class Streamer:
     follow ends a stream; what it had not published is done again, stage by stage.
 
     Args:
-        following: Returns the jobs by stage that may begin while a rollout plays.
+        following: Returns the jobs by stage that may begin while a rollout plays, and the update, parts of
+            which may be done while a teacher is waited for.
     """
 
     following: Callable[[Job], Mapping[str, Job]]
@@ -95,12 +96,12 @@ def check_inputs(work: Work, jobs: Sequence[Job]) -> None:
 
 
 def streamed(plan: Plan, job: Job) -> dict[str, Job]:
-    """Return the jobs by stage that may begin while a rollout plays: none where nothing streams."""
+    """Return the jobs by stage that follow a rollout and may begin before it: none where nothing streams."""
     from stages.stream import can_stream
 
     if job.iteration is None or not can_stream(plan.config):
         return {}
-    return {stage: plan.job(stage, job.iteration) for stage in plan.stages() if stage in ("label", "recover")}
+    return {stage: plan.job(stage, job.iteration) for stage in plan.stages() if stage != "rollout"}
 
 
 def planned(work: Work, job: Job, width: int = 18) -> str:

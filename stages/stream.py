@@ -2,6 +2,7 @@
 
 Each stage still publishes its own artifact, in order and with what it alone used: the same rows and counts as
 when the stages run one after another. ``exact`` gives the engine the same batches too, hence the same bits.
+While the teacher is waited for, scores of the update are computed (:mod:`stages.ahead`).
 What is not published when the process ends is done again.
 """
 
@@ -19,7 +20,7 @@ from pivotopd.errors import PivotError
 from pivotopd.ledger import Counts
 from pivotopd.models.base import PolicyEngine, Scorer
 from pivotopd.models.checkpoint import Policy
-from pivotopd.records import Label, Lesson
+from pivotopd.records import Episode, Label, Lesson, Turn
 from pivotopd.recovery import Recovered, Recoverer
 from pivotopd.rollout import Played
 from pivotopd.teacher.base import Query, Reading, Teacher, Transcript
@@ -27,6 +28,7 @@ from pivotopd.teacher.courier import Courier
 from pivotopd.teacher.pivots import lesson_of
 from pivotopd.teacher_section import EndpointSection, OracleSection
 from stages import label, recover, rollout
+from stages.ahead import Ahead
 from stages.joint import Joint, Recoveries
 from stages.teaching import teacher_of
 from stages.work import Job, Kept, Source, Stopwatch, Work
@@ -90,13 +92,17 @@ class Stream:
 
     Args:
         work: The process's share of the run.
-        jobs: Jobs by stage: rollout and label, and recover where the method has it.
+        jobs: Jobs by stage: rollout, label and update, and recover where the method has it.
+
+    Attributes:
+        jobs: Those that are done here: all but the update.
     """
 
     def __init__(self, work: Work, jobs: Mapping[str, Job]) -> None:
-        self.jobs = jobs
+        self.jobs = {stage: job for stage, job in jobs.items() if stage != "update"}
         self._work = work
-        self._shares = {stage: Share(work) for stage in jobs}
+        self._ahead = Ahead(work, jobs["update"])
+        self._shares = {stage: Share(work) for stage in self.jobs}
         self._failed: PivotError | None = None
         self._transcripts: dict[str, Transcript] = {}
         self._reading: list[tuple[list[Transcript], Future[Sequence[Reading]]]] = []
@@ -148,8 +154,10 @@ class Stream:
         watch, share = Stopwatch(), self._shares["label"]
         with watch.phase("teach"):
             self._refuse()
+            self._ahead.played(*self._played)
+            self._readings.hurry()
             while self._reading:
-                self._reading[0][1].exception()
+                self._ahead.wait([self._reading[0][1]], watch)
                 self._take_readings()
                 self._start_recoveries()
         order = sorted(self._transcripts)
@@ -165,7 +173,10 @@ class Stream:
         joined = self._recoveries.used
         with watch.phase("recover"):
             engine = self._work.engine(self.jobs["recover"].inputs["policy"])
-            parts = self._recoveries.finish(engine, self._work.sampling)
+            self._ahead.labelled(*self._played)
+            parts = self._recoveries.finish(
+                engine, self._work.sampling, lambda asked: self._ahead.wait(asked, watch)
+            )
         turns = [turn for part in parts for turn in part.turns]
         turns.sort(key=lambda turn: (turn.episode, turn.pivot_turn, turn.depth))
         chains = [chain for part in parts for chain in part.chains]
@@ -173,6 +184,12 @@ class Stream:
         spent = share.spent + joined + (self._work.spent - before)
         recovered = Recovered(turns, chains)
         return recover.publish(share, self.jobs["recover"], recovered, self._recoverer, lambda: spent, watch)
+
+    @property
+    def _played(self) -> tuple[list[Episode], list[Turn]]:
+        """All episodes and their turns, in the order of the rollout's artifact."""
+        listed = [self._transcripts[episode] for episode in sorted(self._transcripts)]
+        return [one.episode for one in listed], [turn for one in listed for turn in one.turns]
 
     def _prepare(self, joint: Joint) -> None:
         """Open what labels and recoveries are made with."""

@@ -22,23 +22,21 @@ from pivotopd.records import (
     Advantage,
     Distribution,
     Episode,
-    Label,
-    Lesson,
     Signal,
     SkillUse,
     Turn,
     Update,
 )
-from pivotopd.scoring import Scored, Signaller, distribution_records
+from pivotopd.scoring import Scored, distribution_records
 from pivotopd.seeds import seed_of
 from pivotopd.training_rows import StepReport, TrainingRow
-from stages.ablations import labels_read
+from stages.ahead import scorers_of
 from stages.depth import depth_before, store_depth
 from stages.learners import learner_at
 from stages.metrics import metrics_text
-from stages.retrieval import skills_retrieved
 from stages.update_metrics import depth_metrics, signal_metrics, step_metrics
 from stages.update_rows import method_row, training_row
+from stages.update_scores import read_beside, signaller_of, trains
 from stages.work import Job, Ledger, Stopwatch, Work
 
 TABLES = (Signal, Distribution, Advantage, Update, SkillUse)
@@ -66,22 +64,18 @@ def run(work: Work, job: Job) -> Artifact:
     """
     config, watch, ledger = work.config, Stopwatch(), Ledger(work)
     with watch.phase("read"):
-        rows, episodes, labels, lessons = _inputs(work, job)
-        retrieved, uses = skills_retrieved(work, job, episodes.values())
-        engine, reference = work.scorer(job.inputs["policy"]), work.scorer(job.inputs["reference"])
-        larger = work.scorer(job.inputs["teacher"]) if "teacher" in job.inputs else None
-    method = make_method(config.method, config.recovery.depth).at_depth(depth_before(work, job))
+        rows, episodes = _rows(work, job)
+        beside = read_beside(work, job, episodes)
+        method = make_method(config.method, config.recovery.depth).at_depth(depth_before(work, job))
+        signaller = signaller_of(work, job, method.needs, scorers_of(work, job))
     with watch.phase("score"):
-        prompter = work.prompter(job.inputs["policy"])
-        scored = Signaller(prompter, engine, reference, method.needs, larger).score(
-            rows, labels, lessons, _winners(episodes), retrieved
-        )
+        scored = signaller.score(rows, beside.labels, beside.lessons, beside.winners, beside.skills)
     with watch.phase("advantages"):
         penalty = config.update.invalid_penalty
         penalty = work.environment.invalid_penalty if penalty is None else penalty
         method_rows = [
-            method_row(row, signal, beside, episodes[row.episode], penalty)
-            for row, signal, beside in zip(rows, scored.signals, scored.distributions, strict=True)
+            method_row(row, signal, distributions, episodes[row.episode], penalty)
+            for row, signal, distributions in zip(rows, scored.signals, scored.distributions, strict=True)
         ]
         advantages = method.advantages(method_rows, job.iteration or 0)
     training = [
@@ -102,8 +96,8 @@ def run(work: Work, job: Job) -> Artifact:
             Advantage, [_advantage(*parts) for parts in zip(rows, method_rows, advantages, strict=True)]
         )
         writer.write_rows(Update, updates)
-        if uses is not None:
-            writer.write_rows(SkillUse, uses)
+        if beside.uses is not None:
+            writer.write_rows(SkillUse, beside.uses)
         writer.write_log("metrics.json", metrics_text(metrics))
         if method.needs.depth_probes:
             store_depth(writer, depth)
@@ -170,26 +164,14 @@ def _trained(training: Sequence[TrainingRow], reports: Sequence[StepReport]) -> 
     )
 
 
-def _inputs(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode], list[Label], list[Lesson]]:
-    """Return the rows that train (rollout first), the episodes by id, labels and lessons.
-
-    An episode that the environment broke off says nothing about the policy: none of its rows train.
-    """
+def _rows(work: Work, job: Job) -> tuple[list[Turn], dict[str, Episode]]:
+    """Return the rows that train, rollout first, and the episodes by id."""
     rollout = work.input(job, "rollout")
     episodes = {episode.episode: episode for episode in rollout.rows(Episode)}
     rows = rollout.rows(Turn)
     if "recover" in job.inputs:
         rows += work.input(job, "recover").rows(Turn)
-    rows = [row for row in rows if episodes[row.episode].error is None]
-    labels = labels_read(work, job, {key: one.turns for key, one in episodes.items()})
-    lessons = work.input(job, "label").rows(Lesson) if "label" in job.inputs else []
-    return rows, episodes, labels, lessons
-
-
-def _winners(episodes: Mapping[str, Episode]) -> list[str]:
-    """Return the ids of the won episodes, in the order of samples: who is a peer to learn from."""
-    won = [episode for episode in episodes.values() if episode.won]
-    return [episode.episode for episode in sorted(won, key=lambda one: (one.group, one.sample))]
+    return trains(rows, episodes), episodes
 
 
 def _learn(

@@ -382,6 +382,19 @@ class Stopwatch:
         finally:
             self._done, self._running = self._phases(time.perf_counter()), None
 
+    @contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a phase of its own, not to the one that it interrupts."""
+        outer = self._running
+        now = time.perf_counter()
+        self._done, self._running = self._phases(now), (name, now)
+        try:
+            yield
+        finally:
+            now = time.perf_counter()
+            self._done = self._phases(now)
+            self._running = outer and (outer[0], now)
+
     @property
     def seconds(self) -> dict[str, float]:
         """The phases until now, and as ``other`` what lies in none; together the time since the start."""

@@ -248,6 +248,36 @@ def test_hints_and_lessons_that_do_not_fit_are_skipped_and_counted(case: Case) -
     assert all(len(request.prompt_ids) <= limit + HINT_TOKENS for request in one.asked)
 
 
+@dataclass
+class Calls(Counting):
+    """One that keeps how many requests each call had."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Nats]:
+        self.sizes.append(len(requests))
+        return super().score(requests)
+
+
+@pytest.mark.parametrize(("tokens", "parts"), [(1, [[0, 1, 2], [3], [4]]), (10_000, [[0, 1, 2, 3], [4]])])
+def test_whole_groups_are_scored_in_calls_of_bounded_size(
+    tokens: int, parts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pivotopd.scoring.PART_TOKENS", tokens)
+    base = play.made_turn(0)
+    rows = [replace(base, episode=name, group=name[0]) for name in ("a1", "a2", "a3", "b1")]
+    branch = replace(base, episode="a1", group="a", source="recovery", hinted_prompt_ids=[1], pivot_turn=0)
+    policy, reference = Calls(-1.0), Calls(-2.0)
+    signaller = Signaller(play.prompter(), policy, reference, Needs())
+    found = list(signaller.parts([*rows, branch], []))
+    assert [list(one.rows) for one in found] == parts
+    assert policy.sizes == [*map(len, parts[:-1]), 2]  # the recovery with its hint and without
+    assert reference.sizes == list(map(len, parts))
+    reference.sizes.clear()
+    assert len(list(signaller.unlabelled(rows))) == len(parts) - 1
+    assert reference.sizes == list(map(len, parts[:-1]))  # the very calls
+
+
 def test_the_order_of_the_rows_does_not_matter(case: Case) -> None:
     rows = list(reversed(case.rows))
     found, _ = scored(case)
@@ -328,7 +358,9 @@ def test_the_peer_is_the_first_winner_of_the_group_but_not_oneself() -> None:
     assert has(found.signals, "peer_nats") == [
         ("rollout", name, turn) for name in ("a", "b", "c") for turn in (0, 1)
     ]
-    shown = [play.codec().decode(request.prompt_ids)[0] for request in one.asked[len(rows) :]]
+    texts = [play.codec().decode(request.prompt_ids)[0] for request in one.asked]
+    shown = [text for text in texts if "<lesson>" in text]
+    assert len(texts) == len(rows) + len(shown)
     first = rows[0].action
     for text, peer in zip(shown, ["c", "c", "c", "c", "b", "b"], strict=True):
         assert f"\n<lesson> {first}; look {peer}1\n" in text

@@ -120,6 +120,10 @@ def test_passes_run_the_base_at_both_ends_and_turn_the_order() -> None:
     assert order == ["base", "one", "two", "base", "base", "two", "one", "base"]
     assert blocks[0]["base"].units == 2
     assert blocks[1]["one"].units == 1
+    order.clear()
+    blocks = passes({name: arm(name) for name in ("base", "one")}, "base", 2, warmup=0, shared=True)
+    assert order == ["base", "one", "base", "one", "base"]
+    assert [block["base"].units for block in blocks] == [2, 2]
     with pytest.raises(ValueError, match="at least one block"):
         passes({"base": arm("base")}, "base", 0)
 

@@ -86,7 +86,7 @@ def test_a_page_tells_values_misses_and_reasons() -> None:
     page = render(report.as_json())
     missed = page[page.index("## Missed") :]
     assert "K = 1 late" in missed
-    assert "half a second" in missed
+    assert "two rounds of the teacher" in missed
     assert "no TRL" in missed
     assert "Quick run" in page
     assert list(sections_of([late, RATIO]).values()) == [[late], [RATIO]]
