@@ -16,7 +16,7 @@ from flows import diagnose as diagnosis
 from flows import evaluate as evaluation
 from flows import train as training
 from flows.board import Board, show_report
-from flows.rerun import stale_lines
+from flows.rerun import check_run, stale_lines
 from flows.tasks import run_job
 from flows.train_cli import checked
 from pivotopd.comparison.report import tables_as_markdown
@@ -153,6 +153,8 @@ def _rerun(run: str, name: str, iteration: int | None, overrides: list[str], *, 
     """Run a stage's rerun as tasks, tracked as ``pivotopd stage`` tracks it; return the digests by name."""
     work, jobs = rerun_jobs(run, name, iteration, overrides, follow=not only)
     done_already = all(work.find(job) is not None for job in jobs)
+    if not done_already:
+        check_run(work, jobs)
     tracking = nullcontext(NoTracker()) if done_already else training.tracked(work, jobs[0], below=True)
     digests = {}
     with closing(work), tracking as tracker:

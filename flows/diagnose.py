@@ -16,6 +16,7 @@ from flows.tasks import run_job
 from flows.train import report, tracked
 from pivotopd.errors import PivotError
 from stages.diagnosis_plan import DiagnosisPlan
+from stages.runner import check_inputs
 
 
 @flow(name="diagnose", flow_run_name="diagnose {run}", validate_parameters=False, log_prints=False)
@@ -36,6 +37,7 @@ def diagnose(
         work, plan, chosen = prepare(run, iteration, overrides)
         parts = DiagnosisPlan(plan)
         last = parts.job("diagnosis_report", chosen)
+        check_inputs(work, parts.jobs(chosen))
         with closing(work), tracked(work, last, below=True) as tracker:
             for job in parts.jobs(chosen):
                 done = run_job(work, job)

@@ -17,6 +17,7 @@ from pivotopd.artifacts import list_artifacts
 from pivotopd.errors import ArtifactError, PivotError
 from stages.plan import Plan
 from stages.registering import enroll
+from stages.runner import check_inputs
 from stages.runs import rerun, updates_done
 from stages.work import Job, Work
 
@@ -37,6 +38,7 @@ def evaluate(
     """
     try:
         work, plan, chosen = prepare(run, iteration, overrides)
+        check_inputs(work, jobs_of(plan, chosen))
         with closing(work), tracked(work, plan.evaluate(chosen)) as tracker:
             board = Board(work, tracker)
             for job in jobs_of(plan, chosen):

@@ -49,6 +49,19 @@ def _show_plan(work: Work, jobs: Sequence[Job]) -> None:
         typer.echo(planned(work, job))
 
 
+def check_run(work: Work, jobs: Sequence[Job]) -> None:
+    """Refuse a rerun that would fail after its work: for an input, or for another manifest.
+
+    Raises:
+        ArtifactError: An input does not exist, or a manifest of the run is damaged.
+    """
+    from stages.runner import check_inputs
+    from stages.stale import stale_after
+
+    check_inputs(work, jobs)
+    stale_after(work.layout, jobs)
+
+
 def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]:
     """Do the jobs, as a run in MLflow below the training's where there is anything to do."""
     from stages.command import perform_saying
@@ -56,6 +69,7 @@ def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]
     say: Callable[[str], None] = (lambda _line: None) if quiet else typer.echo
     if all(work.find(job) is not None for job in jobs):
         return [perform_saying(work, job, say) for job in jobs]
+    check_run(work, jobs)
     from flows.prefect_defaults import set_prefect_defaults
 
     set_prefect_defaults()

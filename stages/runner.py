@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,25 @@ def perform(work: Work, job: Job) -> Done:
     if found is not None:
         return Done(job, found, cached=True)
     return Done(job, importlib.import_module(f"stages.{job.stage}").run(work, job), cached=False)
+
+
+def check_inputs(work: Work, jobs: Sequence[Job]) -> None:
+    """Refuse jobs that read what nobody has published, before the first of them does any work.
+
+    Args:
+        work: The process's share of the run.
+        jobs: What is to be done, in order; a job may read what an earlier one makes.
+
+    Raises:
+        ArtifactError: An input does not exist, or its manifest is damaged.
+    """
+    ahead: set[str] = set()
+    for job in jobs:
+        if work.find(job) is None:
+            for source in job.inputs.values():
+                if source.prefix and source.folder is None and source.digest not in ahead:
+                    work.store.require(source.prefix, source.digest)
+        ahead.add(job.digest)
 
 
 def streamed(plan: Plan, job: Job) -> dict[str, Job]:
