@@ -101,9 +101,14 @@ def _train(experiment: Experiment, members: Sequence[Member], tracker: Tracker) 
         floor = _Floor(launcher, working_folder(experiment, members[0]), tracker)
         # Known before any task starts: digests parse code, which CPython 3.11 cannot do in several threads.
         complete = [progress_of(member).complete for member in members]
-        futures = {
-            member.cell.label: _submit(member, floor, complete=done)
+        # Written before any run starts: a folder that cannot be written is one error, not one of each run.
+        configs = [
+            None if done else write_config(member, floor.folder)
             for member, done in zip(members, complete, strict=True)
+        ]
+        futures = {
+            member.cell.label: _submit(member, floor, config)
+            for member, config in zip(members, configs, strict=True)
         }
         waiting = set(futures.values())
         while waiting:
@@ -117,20 +122,20 @@ def _train(experiment: Experiment, members: Sequence[Member], tracker: Tracker) 
     return floor.codes
 
 
-def _submit(member: Member, floor: _Floor, *, complete: bool) -> PrefectFuture[Any]:
-    """Submit a run as a task."""
+def _submit(member: Member, floor: _Floor, config: Path | None) -> PrefectFuture[Any]:
+    """Submit a run as a task; without a configuration it is complete."""
     label, log, start = member.cell.label, log_of(member, floor.folder), member.start
 
     @task(name="run", task_run_name=label, cache_policy=NO_CACHE, persist_result=False, log_prints=False)
     def body(uri: str) -> State[Any]:
-        if complete:
+        if config is None:
             _listener.say(f"{label}: complete, {uri}")
             return Completed(name="Cached", message=uri)
         if floor.launcher.stopping:
             floor.codes[label] = STOPPED
             return Failed(message="the comparison was stopped first")
         _listener.say(f"{label}: starts, {uri}, log {log}")
-        command = [sys.executable, "-m", "flows.cli", "train", str(write_config(member, floor.folder))]
+        command = [sys.executable, "-m", "flows.cli", "train", str(config)]
         floor.running[label] = log
         code = floor.codes[label] = floor.launcher.run(command, log, start)
         del floor.running[label]

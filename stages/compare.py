@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pivotopd.artifacts import COMPARISONS, Artifact, RunLayout, list_artifacts
+from pivotopd.artifacts import COMPARISONS, Artifact, RunLayout, Store, list_artifacts
 from pivotopd.comparison.experiment import Cell, Experiment, cells_of
 from pivotopd.comparison.launch import Start
 from pivotopd.comparison.measure import Evaluated, evaluated
@@ -257,11 +257,14 @@ def working_folder(experiment: Experiment, member: Member) -> Path:
 
 
 def write_config(member: Member, folder: Path) -> Path:
-    """Write a run's configuration as a file for ``pivotopd train``, and return its path."""
-    path = folder / "runs" / f"{member.cell.label}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dump_config(member.config), encoding="utf-8")
-    return path
+    """Write a run's configuration as a file for ``pivotopd train``, and return its path.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    path = f"runs/{member.cell.label}.yaml"
+    Store(str(folder)).write_text(path, dump_config(member.config))
+    return folder / path
 
 
 def log_of(member: Member, folder: Path) -> Path:

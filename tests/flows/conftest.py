@@ -19,3 +19,15 @@ def _nobody_listens_afterwards() -> Iterator[None]:
     train = sys.modules.get("flows.train")
     if train is not None:
         train.listen(train.Listener())
+
+
+@pytest.fixture(scope="module")
+def prefect_here() -> Iterator[None]:
+    """A Prefect server with a home of its own for flows that run in the tests' process."""
+    from flows.prefect_defaults import set_prefect_defaults
+
+    set_prefect_defaults()
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield

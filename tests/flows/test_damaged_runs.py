@@ -16,6 +16,7 @@ from stages.runner import perform
 from stages.runs import open_run
 from tests.small_student import small_config
 
+pytestmark = pytest.mark.usefixtures("prefect_here")
 RUN = "small"
 Damage = Callable[[Path], None]
 

@@ -6,14 +6,12 @@ import json
 import re
 import shutil
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.prefect_defaults import set_prefect_defaults
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.errors import ArtifactError
@@ -21,18 +19,9 @@ from stages.runs import open_run
 from tests.flows.runs import train
 from tests.small_student import small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_here")]
 STAGES = ("rollout", "label", "recover", "update")
 NAMES = ["evaluate 0000", *(f"{stage} {i:04d}" for i in (0, 1) for stage in STAGES), "evaluate 0002"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _prefect_server() -> Iterator[None]:
-    set_prefect_defaults()
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 @dataclass(frozen=True)
