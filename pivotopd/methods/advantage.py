@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -98,6 +99,20 @@ def signal_log_ratio(row: Row, name: SignalName) -> Nats | None:
     """
     hinted: Nats | None = getattr(row, name)
     return None if hinted is None else log_ratio(hinted, row.plain_nats, row)
+
+
+def outcome_beside_skill(rows: Sequence[Row], *, normalise_std: bool) -> list[TokenAdvantage]:
+    """Return the outcome's advantage of each row, and its scores under a skill for an auxiliary loss.
+
+    Raises:
+        ArtifactError: No row was scored under a skill.
+    """
+    require_signal(rows, "skill_nats", every=False)
+    outcomes = outcome_advantages(rows, normalise_std=normalise_std)
+    return [
+        replace(of_tokens(constant(row, value), value), auxiliary_nats=row.skill_nats)
+        for row, value in zip(rows, outcomes, strict=True)
+    ]
 
 
 def require_signal(rows: Sequence[Row], name: SignalName, *, every: bool) -> None:

@@ -14,10 +14,10 @@ row whose skill did not fit into the prompt takes no part in the auxiliary loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pivotopd.methods.advantage import constant, of_tokens, outcome_advantages, require_signal
+from pivotopd.methods.advantage import outcome_beside_skill
 from pivotopd.methods.base import Method, Needs, Row, TokenAdvantage
 from pivotopd.methods.sections import SdarMethod
 
@@ -59,9 +59,4 @@ class Sdar(Method):
             ArtifactError: No row was scored under a skill.
         """
         del iteration
-        require_signal(rows, "skill_nats", every=False)
-        outcomes = outcome_advantages(rows, normalise_std=self._section.normalise_std)
-        return [
-            replace(of_tokens(constant(row, value), value), auxiliary_nats=row.skill_nats)
-            for row, value in zip(rows, outcomes, strict=True)
-        ]
+        return outcome_beside_skill(rows, normalise_std=self._section.normalise_std)
