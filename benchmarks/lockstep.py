@@ -173,7 +173,7 @@ def vllm_case(*, quick: bool = False) -> Case:
 
 
 def _ragged(quick: bool) -> Shape:
-    some = Shape(method="grpo", depth=0, tasks=8, group_size=4, response_tokens=RESPONSE_TOKENS)
+    some = Shape(method="grpo", depth=0, tasks=8, group_size=4, max_turns=50, response_tokens=RESPONSE_TOKENS)
     return replace(some, tasks=2, group_size=2, max_turns=6) if quick else some
 
 
