@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,12 @@ from stages.work import Source, Work
 GATE, AIM = 2.0, 3.0
 EQUAL_SHARE = 0.99
 """Of the turns: a draw on the border of two tokens may fall either way beside other responses."""
+VLLM_ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
+"""Little memory (GiB), and one thread as everywhere."""
 Responses = dict[tuple[str, int], tuple[int, ...]]
 """Response ids by episode and turn."""
 
@@ -150,7 +156,8 @@ def measure_vllm(*, quick: bool = False) -> list[Measure | Skipped]:
     case = vllm_case(quick=quick)
     if util.find_spec("vllm") is None:
         return [Skipped(f"rollout/lockstep/{case.name}", "vLLM is not installed (infra/vllm_cpu.sh)")]
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    for name, value in VLLM_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     return [_measure(case, quick)]
 
 
@@ -168,7 +175,8 @@ def cases(*, quick: bool = False) -> list[Case]:
 
 def vllm_case(*, quick: bool = False) -> Case:
     """Return the case of ragged lengths with vLLM."""
-    shape = replace(_ragged(quick), engine="vllm")
+    ragged = _ragged(quick)
+    shape = replace(ragged, engine="vllm", max_turns=min(ragged.max_turns, 30))
     return Case("vllm", "the same with vLLM on this CPU", shape, wordy_student_folder, 3)
 
 
