@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import util
 from pathlib import Path
+from statistics import pstdev
 
 from benchmarks.iteration import CACHE, Bench, Shape, student_folder
 from benchmarks.peer_loop import Lockstep
@@ -258,6 +259,7 @@ def _counts(both: _Rollouts, ours: _Played, theirs: _Played) -> dict[str, Count]
         "equal_turns": same,
         "admissible_percent": round(100 * both.admissible / turns, 1),
         "response_tokens_mean": round(sum(lengths) / turns, 1),
+        "response_tokens_sd": round(pstdev(lengths), 1),
         "response_tokens_longest": max(lengths),
         "steps_at_least": max(chains.values()),
         "lockstep_steps": sum(longest),
