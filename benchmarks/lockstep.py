@@ -108,8 +108,9 @@ class _Rollouts:
 
     def counted(self, play: Callable[[], Responses]) -> _Played:
         """Play once, and count what it took."""
+        engine = self.engine  # which may have to load the policy again
         before = self.work.spent
-        with _passes_of(self.engine) as passes:
+        with _passes_of(engine) as passes:
             found = play()
         return _Played(found, self.work.spent - before, passes.total())
 
