@@ -44,6 +44,8 @@ from stages.work import Source, Work
 
 CACHE = Path(".cache/benchmarks")
 Streaming = Literal["none", "exact", "joined"]
+RESPONSE_TOKENS = 48
+"""Longest response of the plain student, whose responses are about 12 tokens long."""
 STUDENT: Mapping[str, Any] = {
     "iterations": 1,
     "environment": {
@@ -54,7 +56,7 @@ STUDENT: Mapping[str, Any] = {
     },
     "student": {"kind": "tiny"},
     "warm_start": {"games": 300, "steps": 700, "check_games": 8},
-    "rollout": {"tasks": 4, "group_size": 4, "prompt_tokens": 1024, "response_tokens": 48},
+    "rollout": {"tasks": 4, "group_size": 4, "prompt_tokens": 1024, "response_tokens": RESPONSE_TOKENS},
     "recovery": {"depth": 1, "limit": 8},
     "update": {"learning_rate": 1e-4, "mini_batch_rows": 128, "micro_batch_tokens": 2048, "idle_limit": 9},
     "evaluation": {"every": 0, "tasks": 1, "recovery_mistakes": 0},
@@ -65,15 +67,19 @@ MOVED_SHARE = 0.01
 """By how much the reference's weights differ from the student's, in their standard deviation."""
 
 
-def student_folder(root: Path = CACHE, **warm_start: object) -> Path:
+def student_folder(
+    root: Path = CACHE, *, response_tokens: int = RESPONSE_TOKENS, **warm_start: object
+) -> Path:
     """Return the folder of the warm-started student, making it where it is not there.
 
     Args:
         root: Where it is kept.
+        response_tokens: Its longest response.
         **warm_start: Keys of the section ``warm_start`` that differ.
     """
     data = {**STUDENT, "name": "student", "root": str(root)}
     data["warm_start"] = {**STUDENT["warm_start"], **warm_start}
+    data["rollout"] = {**STUDENT["rollout"], "response_tokens": response_tokens}
     work, plan = open_run(RunConfig.model_validate(data))
     with closing(work):
         return perform(work, plan.warm_start()).artifact.local_path().resolve()
@@ -112,6 +118,8 @@ class Shape:
         stock: The stock engine, and replay.
         replay: Reach states by replay.
         streaming: How groups stream through the stages.
+        response_tokens: Longest response.
+        engine: What generates.
     """
 
     method: str = "pivotopd"
@@ -125,6 +133,8 @@ class Shape:
     stock: bool = False
     replay: bool = False
     streaming: Streaming = "none"
+    response_tokens: int = RESPONSE_TOKENS
+    engine: Literal["transformers", "vllm"] = "transformers"
 
     @property
     def episodes(self) -> int:
@@ -294,7 +304,13 @@ class Bench:
         }
         data["streaming"] = shape.streaming
         data["environment"] = {**data["environment"], "max_turns": shape.max_turns}
-        data["rollout"] = {**data["rollout"], "tasks": shape.tasks, "group_size": shape.group_size}
+        data["rollout"] = {
+            **data["rollout"],
+            "tasks": shape.tasks,
+            "group_size": shape.group_size,
+            "response_tokens": shape.response_tokens,
+        }
+        data["engine"] = {"kind": shape.engine}
         reach = "replay" if shape.replay or shape.stock else "snapshot"
         data["recovery"] = {"depth": shape.depth, "limit": shape.chains, "reach": reach}
         data["method"] = {"name": shape.method}

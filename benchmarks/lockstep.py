@@ -1,28 +1,43 @@
 """Our rollout against a lockstep loop: one that generates for every slot until all of them are done.
 
-The loop is the peers' (verl-agent and its forks): a wave of episodes starts together, finished episodes keep
-their slot and get a response in every round, and the next wave waits for the last one. Same engine, same
-seeds, same episodes: results are compared token by token first.
+The loop is the peers' (:mod:`benchmarks.peer_loop`). Same engine, same seeds, same episodes: results are
+compared token by token first. A student whose responses differ in length shows what waiting costs; those
+whose responses are all alike show what the slots of finished episodes cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import util
+from pathlib import Path
+from statistics import pstdev
 
 from benchmarks.iteration import CACHE, Bench, Shape, student_folder
-from benchmarks.ratios import abba, speedup, worse
+from benchmarks.peer_loop import Lockstep
+from benchmarks.ratios import Block, Cost, abba, speedup, worse
 from benchmarks.ratios import measure as timed
-from benchmarks.result import Measure
-from pivotopd.environments.base import Env, StepResult
+from benchmarks.result import Count, Measure, Skipped
+from benchmarks.wordy import BETTER, RESPONSE_TOKENS, wordy_student_folder
 from pivotopd.ledger import Counts
-from pivotopd.models.base import Generator, Request
+from pivotopd.models.base import Generator, PolicyEngine
+from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.rollout import Job, Origin, Player, training_jobs
-from pivotopd.seeds import seed_of
 from stages.work import Source, Work
 
 GATE, AIM = 2.0, 3.0
+EQUAL_SHARE = 0.99
+"""Of the turns: a draw on the border of two tokens may fall either way beside other responses."""
+VLLM_ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
+"""Little memory (GiB), and one thread as everywhere."""
 Responses = dict[tuple[str, int], tuple[int, ...]]
 """Response ids by episode and turn."""
 
@@ -34,77 +49,18 @@ class Case:
     Attributes:
         name: Name in the result.
         label: For people.
-        shape: Episodes and turn limit.
-        warm_start: Keys of the section ``warm_start`` that make the student.
+        shape: Episodes, turn limit, engine.
+        student: Returns its folder.
+        blocks: Blocks to time.
+        judged: The ratio has a gate.
     """
 
     name: str
     label: str
     shape: Shape
-    warm_start: Mapping[str, object]
-
-
-@dataclass
-class _Slot:
-    """A slot of the loop: an episode, and what it last asked, which is asked again once it is over."""
-
-    job: Job
-    env: Env
-    result: StepResult
-    pairs: list[tuple[str, str]]
-    prompt_ids: Sequence[int] = ()
-    turn: int = 0
-    over: bool = False
-
-
-@dataclass
-class Lockstep:
-    """The loop.
-
-    Args:
-        player: Gives environment, prompts, engine and limits; only the order of the work is the loop's own.
-    """
-
-    player: Player
-
-    def play(self, jobs: Sequence[Job]) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-        """Yield (episode, turn, response ids) of every turn that counts."""
-        size = self.player.batch_episodes
-        for start in range(0, len(jobs), size):
-            slots = [self._open(job) for job in jobs[start : start + size]]
-            while not all(slot.over for slot in slots):
-                yield from self._round(slots)
-
-    def _open(self, job: Job) -> _Slot:
-        env = self.player.environment.open()
-        return _Slot(job, env, env.reset(job.task, job.seed), [])
-
-    def _round(self, slots: Sequence[_Slot]) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-        one = self.player
-        for slot in slots:
-            if slot.over:
-                continue
-            told = one.environment.instruction(slot.job.task)
-            prompt = one.prompter.plain(
-                told, slot.pairs, slot.turn, slot.result.observation, slot.result.admissible
-            )
-            if prompt is None:
-                slot.over = True
-            else:
-                slot.prompt_ids = prompt.ids
-        requests = [Request(slot.prompt_ids, seed_of("response", slot.job.seed, slot.turn)) for slot in slots]
-        for slot, completion in zip(slots, one.generator.generate(requests, one.sampling), strict=True):
-            if slot.over:
-                continue
-            ids = tuple(int(index) for index in completion.response_ids)
-            yield slot.job.episode, slot.turn, ids
-            text, _ = one.prompter.codec.decode(ids)
-            reply = one.prompter.wording.parse(text)
-            before = slot.result.observation
-            slot.result = slot.env.step(reply.action)
-            slot.pairs.append((before, reply.action))
-            slot.turn += 1
-            slot.over = slot.result.done or slot.result.won or slot.turn >= one.max_turns
+    student: Callable[[], Path]
+    blocks: int
+    judged: bool = False
 
 
 @dataclass
@@ -117,6 +73,13 @@ class _Rollouts:
     tasks: int
     group_size: int
     won: int = 0
+    admissible: int = 0
+    lengths: list[list[int]] = field(default_factory=list)
+
+    @property
+    def engine(self) -> PolicyEngine:
+        """The engine of both."""
+        return self.work.engine(self.source)
 
     def player(self, generator: Generator) -> Player:
         work, split = self.work, self.work.config.environment.train_split
@@ -131,87 +94,187 @@ class _Rollouts:
         return training_jobs(tasks, run_seed=0, iteration=0, count=self.tasks, group_size=self.group_size)
 
     def ours(self) -> Responses:
-        played = list(self.player(self.work.engine(self.source)).play(self.jobs()))
+        played = list(self.player(self.engine).play(self.jobs()))
+        turns = [turn for one in played for turn in one.turns]
         self.won = sum(one.episode.won for one in played)
-        return {
-            (one.episode.episode, turn.turn): tuple(turn.response_ids) for one in played for turn in one.turns
-        }
+        self.admissible = sum(turn.committed and turn.action in (turn.admissible or ()) for turn in turns)
+        return {(turn.episode, turn.turn): tuple(turn.response_ids) for turn in turns}
 
     def lockstep(self) -> Responses:
-        player = self.player(self.work.engine(self.source))
-        return {(episode, turn): ids for episode, turn, ids in Lockstep(player).play(self.jobs())}
+        loop = Lockstep(self.player(self.engine))
+        found = {(episode, turn): ids for episode, turn, ids in loop.play(self.jobs())}
+        self.lengths = loop.lengths
+        return found
 
-    def counted(self, play: Callable[[], Responses]) -> tuple[Responses, Counts]:
+    def counted(self, play: Callable[[], Responses]) -> _Played:
+        """Play once, and count what it took."""
+        engine = self.engine  # which may have to load the policy again
         before = self.work.spent
-        found = play()
-        return found, self.work.spent - before
+        with _passes_of(engine) as passes:
+            found = play()
+        return _Played(found, self.work.spent - before, passes.total())
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What one way played.
+
+    Attributes:
+        responses: Response ids by episode and turn.
+        counts: The ledger's.
+        passes: Forward passes of the model, prefill and decoding; 0 where another process makes them.
+    """
+
+    responses: Responses
+    counts: Counts
+    passes: int
+
+
+@contextmanager
+def _passes_of(engine: PolicyEngine) -> Iterator[Counter[str]]:
+    """Count the forward passes of an engine in this process."""
+    passes: Counter[str] = Counter()
+    if not isinstance(engine, TransformersEngine):
+        yield passes
+        return
+
+    def count(*_: object) -> None:
+        passes["forward"] += 1
+
+    hook = engine.loaded.model.base_model.register_forward_pre_hook(count)
+    try:
+        yield passes
+    finally:
+        hook.remove()
 
 
 def measure(*, quick: bool = False) -> list[Measure]:
-    """Return the ratio for a student that fails often and for one that wins most of its episodes."""
+    """Return the ratio for a student of ragged responses, and for two whose responses are all short."""
     return [_measure(case, quick) for case in cases(quick=quick)]
 
 
+def measure_vllm(*, quick: bool = False) -> list[Measure | Skipped]:
+    """Return the ratio with vLLM as the engine."""
+    case = vllm_case(quick=quick)
+    if util.find_spec("vllm") is None:
+        return [Skipped(f"rollout/lockstep/{case.name}", "vLLM is not installed (infra/vllm_cpu.sh)")]
+    for name, value in VLLM_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    return [_measure(case, quick)]
+
+
 def cases(*, quick: bool = False) -> list[Case]:
-    """Return both students; the better one has seen the gap less often, and plays to the peers' limit."""
-    few = Shape(method="grpo", depth=0, tasks=2, group_size=2) if quick else Shape(method="grpo", depth=0)
-    better = {"gap_share": 0.7, "hinted_share": 0.0, "games": 600, "steps": 1000}
+    """Return the students; the better one has seen the gap less often, and plays to the peers' limit."""
+    few = Shape(method="grpo", depth=0, tasks=2, group_size=2, max_turns=6)
+    early = few if quick else replace(few, tasks=4, group_size=4, max_turns=30)
+    late = replace(few, max_turns=8) if quick else replace(early, tasks=8, max_turns=50)
     return [
-        Case("early", "a student that fails often", replace(few, max_turns=6 if quick else 30), {}),
-        Case(
-            "late",
-            "one that wins most",
-            replace(few, tasks=2 if quick else 8, max_turns=8 if quick else 50),
-            better,
-        ),
+        Case("ragged", "responses of ragged lengths", _ragged(quick), wordy_student_folder, 5, judged=True),
+        Case("early", "short responses, most episodes fail: finished slots alone", early, _plain, 5),
+        Case("late", "short responses, most are won: finished slots alone", late, _better, 5),
     ]
 
 
+def vllm_case(*, quick: bool = False) -> Case:
+    """Return the case of ragged lengths with vLLM."""
+    ragged = _ragged(quick)
+    shape = replace(ragged, engine="vllm", max_turns=min(ragged.max_turns, 30))
+    return Case("vllm", "the same with vLLM on this CPU", shape, wordy_student_folder, 3)
+
+
+def _ragged(quick: bool) -> Shape:
+    some = Shape(method="grpo", depth=0, tasks=8, group_size=4, max_turns=50, response_tokens=RESPONSE_TOKENS)
+    return replace(some, tasks=2, group_size=2, max_turns=6) if quick else some
+
+
+def _plain() -> Path:
+    return student_folder(CACHE)
+
+
+def _better() -> Path:
+    return student_folder(CACHE, **BETTER)
+
+
 def _measure(case: Case, quick: bool) -> Measure:
-    bench, shape = Bench(student_folder(CACHE, **case.warm_start)), case.shape
+    bench, shape = Bench(case.student()), case.shape
     try:
         with bench.prepared(shape) as (work, plan):
             both = _Rollouts(work, plan.start(), shape.episodes, shape.tasks, shape.group_size)
-            ours, our_counts = both.counted(both.ours)
-            theirs, their_counts = both.counted(both.lockstep)
-            same = sum(theirs.get(key) == ids for key, ids in ours.items())
-            if same < 0.99 * max(len(ours), len(theirs)):
-                raise SystemExit(f"only {same} of {len(ours)} turns are equal, nothing was measured")
+            ours, theirs = both.counted(both.ours), both.counted(both.lockstep)
+            counts = _counts(both, ours, theirs) | {"turn_limit": shape.max_turns}
             blocks = abba(
                 partial(timed, lambda: len(both.ours())),
                 partial(timed, lambda: len(both.lockstep())),
-                2 if quick else 7,
+                2 if quick else case.blocks,
                 warmup=0,  # both sides have just played
             )
     finally:
         bench.close()
-    judged = worse(wall := speedup(blocks), cpu := speedup(blocks, clock="cpu_s"))
+    return _judged(case, blocks, counts)
+
+
+def _judged(case: Case, blocks: list[Block[Cost]], counts: dict[str, Count]) -> Measure:
+    """Return the ratio: of both clocks, or of the wall where the engine's CPU is another process's."""
+    wall, cpu = speedup(blocks), speedup(blocks, clock="cpu_s")
+    elsewhere = case.shape.engine == "vllm"
+    told = wall if elsewhere else worse(wall, cpu)
     return Measure(
         name=f"rollout/lockstep/{case.name}",
         label=f"rollout against a lockstep loop that waits for all, {case.label}",
-        value=judged.median,
-        low=judged.low,
-        high=judged.high,
-        gate=GATE,
-        aim=AIM,
-        clock="cpu and wall",
-        counts={
-            "episodes": shape.episodes,
-            "won": both.won,
-            "slots": both.batch,
-            "turn_limit": shape.max_turns,
-            "turns": len(ours),
-            "equal_turns": same,
-            "rounds": our_counts.rounds,
-            "lockstep_rounds": their_counts.rounds,
-            "responses": our_counts.prompts,
-            "lockstep_responses": their_counts.prompts,
-            "generated_tokens": our_counts.generated_tokens,
-            "lockstep_generated_tokens": their_counts.generated_tokens,
-            "response_ratio": round(their_counts.prompts / our_counts.prompts, 3),
+        value=told.median,
+        low=told.low,
+        high=told.high,
+        gate=GATE if case.judged else None,
+        aim=AIM if case.judged else None,
+        clock="wall" if elsewhere else "cpu and wall",
+        counts=counts
+        | {
+            "our_wall_s": round(sum(one.a.wall_s for one in blocks) / len(blocks) / 2, 2),
             "wall_ratio": round(wall.median, 3),
-            "cpu_ratio": round(cpu.median, 3),
             "blocks": len(blocks),
-        },
-        note="the loop gains with the share of failures: a failed episode uses its slot to the end",
+        }
+        | ({} if elsewhere else {"cpu_ratio": round(cpu.median, 3)}),
     )
+
+
+def _counts(both: _Rollouts, ours: _Played, theirs: _Played) -> dict[str, Count]:
+    """Return what both ways took.
+
+    Raises:
+        SystemExit: They did not play the same turns.
+    """
+    turns = len(ours.responses)
+    same = sum(theirs.responses.get(key) == ids for key, ids in ours.responses.items())
+    if same < EQUAL_SHARE * max(turns, len(theirs.responses)):
+        raise SystemExit(f"only {same} of {turns} turns are equal, nothing was measured")
+    chains: Counter[str] = Counter()
+    for (episode, _), ids in ours.responses.items():
+        chains[episode] += len(ids)
+    lengths = [len(ids) for ids in ours.responses.values()]
+    longest = [max(one) for one in both.lengths]
+    return {
+        "episodes": both.tasks * both.group_size,
+        "won": both.won,
+        "slots": both.batch,
+        "turns": turns,
+        "equal_turns": same,
+        "admissible_percent": round(100 * both.admissible / turns, 1),
+        "response_tokens_mean": round(sum(lengths) / turns, 1),
+        "response_tokens_sd": round(pstdev(lengths), 1),
+        "response_tokens_longest": max(lengths),
+        "steps_at_least": max(chains.values()),
+        "lockstep_steps": sum(longest),
+        "longest_of_a_round_mean": round(sum(longest) / len(longest), 1),
+        "passes": ours.passes,
+        "lockstep_passes": theirs.passes,
+        "batches": ours.counts.rounds,
+        "lockstep_rounds": theirs.counts.rounds,
+        "responses": ours.counts.prompts,
+        "lockstep_responses": theirs.counts.prompts,
+        "generated_tokens": ours.counts.generated_tokens,
+        "lockstep_generated_tokens": theirs.counts.generated_tokens,
+        "idle_tokens": ours.counts.idle_tokens,
+        "lockstep_idle_tokens": theirs.counts.idle_tokens,
+        "response_ratio": round(theirs.counts.prompts / ours.counts.prompts, 3),
+        "step_ratio": round(sum(longest) / max(chains.values()), 3),
+    }

@@ -37,11 +37,10 @@ REASONS: Mapping[str, str] = {
     ),
     "restore/stock/bytes": ("Reading the bytes, not restoring the state, takes the time."),
     "rollout/lockstep": (
-        "The loop wastes only what finished episodes' slots generate: where most episodes fail, and use "
-        "their slot to the limit, that is little. Where most are won it asks 3.5 times as many responses "
-        "(the counts), but the wasted ones repeat a prompt, and a batch's equal prompts are computed once "
-        "for the loop too, so they cost less than half as much. What a GPU loses besides, waiting for the "
-        "longest response of each round, a CPU that pays by the row does not show."
+        "The loop takes more than twice as many steps (the counts), because each round waits for its longest "
+        "response. Where a step takes as long for one row as for all, that is the ratio. On a CPU each row "
+        "costs too, finished responses leave the loop's batch as well, and ours reads its prompts in smaller "
+        "batches: so it gains less."
     ),
     "update/trl": (
         "TRL 1.16 computes its head in tiles, for response tokens only, as we do; what is left is its "

@@ -23,6 +23,7 @@ BENCHMARKS = {
     "loss_memory": "benchmarks.loss_memory:measure",
     "update": "benchmarks.update:measure",
     "lockstep": "benchmarks.lockstep:measure",
+    "lockstep_vllm": "benchmarks.lockstep:measure_vllm",
     "growth": "benchmarks.growth:measure",
     "orchestration": "benchmarks.orchestration:measure",
     "overhead": "benchmarks.overhead:measure",
@@ -38,6 +39,7 @@ PACKAGES = (
     "pyarrow",
     "numpy",
     "trl",
+    "vllm",
     "alfworld",
     "textworld",
 )

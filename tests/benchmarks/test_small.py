@@ -111,12 +111,24 @@ def test_restore() -> None:
 
 def test_lockstep_plays_the_same_turns(student: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep, "student_folder", lambda *_, **__: student)
+    monkeypatch.setattr(lockstep, "wordy_student_folder", lambda: student)
     found = by_name(lockstep.measure(quick=True))
-    assert found.keys() == {"rollout/lockstep/early", "rollout/lockstep/late"}
+    assert found.keys() == {f"rollout/lockstep/{name}" for name in ("ragged", "early", "late")}
+    assert {one.name for one in found.values() if one.gate is not None} == {"rollout/lockstep/ragged"}
     for one in found.values():
-        assert one.counts["equal_turns"] == one.counts["turns"]
-        assert one.counts["responses"] == one.counts["turns"]
-        assert int(one.counts["lockstep_responses"]) >= int(one.counts["responses"])
+        count = {name: value for name, value in one.counts.items() if not isinstance(value, str)}
+        assert count["equal_turns"] == count["turns"] == count["responses"]
+        assert count["lockstep_responses"] == count["slots"] * count["lockstep_rounds"]
+        assert count["steps_at_least"] <= count["passes"]
+        assert count["steps_at_least"] <= count["lockstep_steps"] <= count["lockstep_passes"]
+
+
+def test_lockstep_says_where_vllm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    (one,) = lockstep.measure_vllm()
+    assert isinstance(one, Skipped)
+    assert one.name == "rollout/lockstep/vllm"
+    assert "not installed" in one.reason
 
 
 @pytest.mark.slow
