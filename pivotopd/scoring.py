@@ -148,17 +148,18 @@ class Signaller:
         gold = {(label.episode, label.turn): label.gold_action for label in labels if label.pivotal}
         told = {one.episode: one.lesson for one in lessons if one.lesson} if self.needs.lesson else {}
         episodes = _rollouts_by_episode(rows)
+        built = _Built(self.prompter, episodes)
         shown = _peers(episodes, winners) if self.needs.peer else {}
         for indices in _parts_of(rows):
             part = [rows[index] for index in indices]
             if self.needs.routed_skill:
-                skilled = self._routed(part, episodes, lessons)
+                skilled = self._routed(part, built, lessons)
             else:
-                skilled = self._skilled(part, episodes, skills if self.needs.skill else {})
+                skilled = self._skilled(part, built, skills if self.needs.skill else {})
             texts = [
-                self._hinted(part, episodes, gold),
-                self._privileged(part, episodes, lambda row: told.get(row.episode)),
-                self._privileged(part, episodes, lambda row: shown.get(row.episode)),
+                self._hinted(part, built, gold),
+                self._privileged(part, built, lambda row: told.get(row.episode)),
+                self._privileged(part, built, lambda row: shown.get(row.episode)),
                 skilled,
             ]
             asked = _own(part)
@@ -222,7 +223,7 @@ class Signaller:
         return [int(inside) for inside in mask]
 
     def _hinted(
-        self, rows: Sequence[Turn], episodes: _Episodes, gold: Mapping[tuple[str, int], str | None]
+        self, rows: Sequence[Turn], built: _Built, gold: Mapping[tuple[str, int], str | None]
     ) -> _Prompts:
         """Return recovery rows' prompts with their own hint and pivotal rollout rows' with the gold hint."""
         prompts: dict[int, Sequence[int] | None] = {}
@@ -231,33 +232,33 @@ class Signaller:
             if row.source == "recovery":
                 prompts[index] = _with_hint(row)
             elif self.needs.gold_hint and action is not None:
-                prompts[index] = self.prompter.hinted(self._plain(row, episodes), hint=action)
+                prompts[index] = built.hinted(row, hint=action)
         return prompts
 
     def _privileged(
-        self, rows: Sequence[Turn], episodes: _Episodes, text_of: Callable[[Turn], str | None]
+        self, rows: Sequence[Turn], built: _Built, text_of: Callable[[Turn], str | None]
     ) -> _Prompts:
         """Return rollout rows' prompts with a text in the place of the lesson, where they have one."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             text = text_of(row) if row.source == "rollout" else None
             if text:
-                prompts[index] = self.prompter.hinted(self._plain(row, episodes), lesson=text)
+                prompts[index] = built.hinted(row, lesson=text)
         return prompts
 
     def _skilled(
-        self, rows: Sequence[Turn], episodes: _Episodes, skills: Mapping[str, tuple[str, ...]]
+        self, rows: Sequence[Turn], built: _Built, skills: Mapping[str, tuple[str, ...]]
     ) -> _Prompts:
         """Return rollout rows' prompts with skills in front of the task, where their episode has any."""
         prompts: dict[int, Sequence[int] | None] = {}
         for index, row in enumerate(rows):
             shown = skills.get(row.episode, ()) if row.source == "rollout" else ()
             if shown:
-                prompt = self.prompter.skilled(self._plain(row, episodes), shown)
+                prompt = self.prompter.skilled(built.plain(row), shown)
                 prompts[index] = None if prompt is None else prompt.ids
         return prompts
 
-    def _routed(self, rows: Sequence[Turn], episodes: _Episodes, lessons: Sequence[Lesson]) -> _Prompts:
+    def _routed(self, rows: Sequence[Turn], built: _Built, lessons: Sequence[Lesson]) -> _Prompts:
         """Return rollout rows' prompts with the turn's skill as a hint, else the episode's as a lesson."""
         whole = {one.episode: one.lesson for one in lessons}
         steps = {
@@ -269,13 +270,8 @@ class Signaller:
         for index, row in enumerate(rows):
             step, lesson = steps.get((row.episode, row.turn)), whole.get(row.episode)
             if row.source == "rollout" and (step or lesson):
-                plain = self._plain(row, episodes)
-                prompts[index] = self.prompter.hinted(plain, hint=step, lesson=None if step else lesson)
+                prompts[index] = built.hinted(row, hint=step, lesson=None if step else lesson)
         return prompts
-
-    def _plain(self, row: Turn, episodes: _Episodes) -> Prompt:
-        """Rebuild a rollout row's own prompt: else both scores would differ by more than the hint."""
-        return self.prompter.rebuilt(episodes[row.episode], row.turn)
 
     def _scored(
         self, asked: Sequence[ScoreRequest], texts: Sequence[_Prompts]
@@ -304,6 +300,35 @@ class Signaller:
         for (kind, row, _), (nats, distributions) in zip(fitting, held, strict=True):
             kind.nats[row], kind.distributions[row] = nats, distributions
         return self.policy.score(asked), found
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """Prompts built again for an iteration's rollout rows, with privileged text; equal ones once.
+
+    Args:
+        prompter: Builds them.
+        episodes: The rollout's turns by episode.
+    """
+
+    prompter: Prompter
+    episodes: _Episodes
+    _known: dict[tuple[tuple[int, ...], str | None, str | None], Sequence[int] | None] = field(
+        default_factory=dict
+    )
+
+    def plain(self, row: Turn) -> Prompt:
+        """Rebuild a row's own prompt: else both scores would differ by more than the hint."""
+        return self.prompter.rebuilt(self.episodes[row.episode], row.turn)
+
+    def hinted(
+        self, row: Turn, *, hint: str | None = None, lesson: str | None = None
+    ) -> Sequence[int] | None:
+        """Return a row's prompt with a hint or a lesson; None where that is too long."""
+        key = tuple(row.prompt_ids), hint, lesson
+        if key not in self._known:
+            self._known[key] = self.prompter.hinted(self.plain(row), hint=hint, lesson=lesson)
+        return self._known[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
-from pivotopd.agent.prompting import HINT_TOKENS
+from pivotopd.agent.prompting import HINT_TOKENS, Prompt, Prompter
 from pivotopd.config import TinyStudent
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.methods.base import Needs, TargetTokens
@@ -366,6 +367,26 @@ def test_the_peer_is_the_first_winner_of_the_group_but_not_oneself() -> None:
         assert f"\n<lesson> {first}; look {peer}1\n" in text
     assert found.peers_too_long == 0
     assert all(row.source == "rollout" for row in rows)
+
+
+def test_equal_prompts_with_equal_lessons_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, built = group_of_three(), Counter[int]()
+    rebuilt = Prompter.rebuilt
+
+    def counted(self: Prompter, turns: Sequence[Turn], index: int) -> Prompt:
+        built[index] += 1
+        return rebuilt(self, turns, index)
+
+    monkeypatch.setattr(Prompter, "rebuilt", counted)
+    texts = {"a": LESSON, "b": LESSON, "c": LESSON, "d": "another one"}
+    first = episode(play.lose(play.environment().tasks("train")[0], {1}, 2)).episode
+    lessons = [lesson_of(Reading((), text), replace(first, episode=key), "t") for key, text in texts.items()]
+    one = Counting(-1.0)
+    found = Signaller(play.prompter(), one, one, Needs(lesson=True)).score(rows, [], lessons)
+    assert len(has(found.signals, "lesson_nats")) == len(rows) == 8
+    assert built == {0: 2, 1: 2}
+    asked = [play.codec().decode(request.prompt_ids)[0] for request in one.asked]
+    assert [sum(text in prompt for prompt in asked) for text in (LESSON, "another one")] == [6, 2]
 
 
 @pytest.mark.parametrize("winners", [[], ["a"], ["d"]])
