@@ -122,10 +122,14 @@ def lines_of(client: Any, name: str) -> list[str]:
     """Return the log of the flow runs whose name begins so, once it has any stale artifact in it."""
 
     def look() -> list[str]:
-        runs = {one.id for one in client.read_flow_runs() if one.name.startswith(name)}
-        body = {"limit": 200, "sort": "TIMESTAMP_ASC"}
-        logs = client.request("POST", "/logs/filter", json=body | {"logs": {"level": {"ge_": 20}}}).json()
-        lines = [one["message"] for one in logs if one["flow_run_id"] and UUID(one["flow_run_id"]) in runs]
+        runs = [str(one.id) for one in client.read_flow_runs() if one.name.startswith(name)]
+        wanted = {"level": {"ge_": 20}, "flow_run_id": {"any_": runs}}
+        body = {
+            "limit": 200,
+            "sort": "TIMESTAMP_ASC",
+            "logs": wanted,
+        }
+        lines = [one["message"] for one in client.request("POST", "/logs/filter", json=body).json()]
         return lines if any("to bring it up to date" in line for line in lines) else []
 
     return wait_for(look, "what is stale")
