@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,26 @@ def project(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     change(content)
     (folder / "prefect.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return folder
+
+
+@contextmanager
+def reporting_to(url: str) -> Iterator[Any]:
+    """Yield a client of a server, to which flows of this process report until the end.
+
+    What Prefect keeps in this process for events and logs goes with it: it would send those of the next
+    server's flows to this one.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
+        try:
+            yield client
+        finally:
+            EventsWorker.drain_all()
+            APILogWorker.drain_all()
 
 
 @dataclass

@@ -15,7 +15,7 @@ import yaml
 from pivotopd.artifacts import Store, list_artifacts
 from pivotopd.config_files import dump_config
 from stages.command import STAGES
-from tests.flows.prefect_server import MARK, Platform, kill, marked, project, wait_for
+from tests.flows.prefect_server import MARK, Platform, kill, marked, project, reporting_to, wait_for
 from tests.flows.runs import ROOT
 from tests.slurm_node import slurm_node
 from tests.small_student import small_config
@@ -74,10 +74,7 @@ def platform(base: Path, student: Path) -> Iterator[Platform]:
 @pytest.fixture(scope="module")
 def client(platform: Platform) -> Iterator[Any]:
     """A client of the server; flows that are called in this process report there as well."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    with temporary_settings({PREFECT_API_URL: platform.url}), get_client(sync_client=True) as client:
+    with reporting_to(platform.url) as client:
         yield client
 
 
