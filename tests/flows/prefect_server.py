@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -48,20 +49,24 @@ def project(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 
 @contextmanager
 def reporting_to(url: str) -> Iterator[Any]:
-    """Yield a client of a server, to which flows of this process report until the end.
+    """Yield a client of a server, to which flows of this process report until the end, as in a worker's.
 
     What Prefect keeps in this process for events and logs goes with it: it would send those of the next
-    server's flows to this one.
+    server's flows to this one. Their lines are sent also where a test before has made Prefect quiet.
     """
     from prefect.client.orchestration import get_client
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
+    lines = logging.getLogger("prefect.flow_runs")
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
+        before = lines.level
+        lines.setLevel(logging.INFO)
         try:
             yield client
         finally:
+            lines.setLevel(before)
             EventsWorker.drain_all()
             APILogWorker.drain_all()
 
