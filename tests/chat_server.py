@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -83,6 +84,16 @@ class ChatServer:
                 self._now -= 1
 
 
+class _Server(ThreadingHTTPServer):
+    """One whose clients may go at any time: that is no news for who reads the standard error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # as it was called
+
+
 @contextmanager
 def serving(behave: Callable[[int, dict[str, Any]], Response | str]) -> Iterator[ChatServer]:
     """Serve on a free port until the end of the block."""
@@ -114,8 +125,7 @@ def serving(behave: Callable[[int, dict[str, Any]], Response | str]) -> Iterator
             except OSError:  # the client has gone
                 self.close_connection = True
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     chat.url = f"http://127.0.0.1:{server.server_port}/v1"

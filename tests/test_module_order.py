@@ -33,7 +33,8 @@ def pytest_in(folder: Path, *options: str) -> list[str]:
     for name, text in MODULES.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", f"--rootdir={folder}", "-p", "no:cacheprovider", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
