@@ -16,7 +16,7 @@ def check_ids(rows: Iterable[Sequence[int]], vocabulary: int) -> None:
     """Refuse ids that the model has no embedding for.
 
     Args:
-        rows: Ids of each request, prompt and response together.
+        rows: Ids of each request: of its prompt, its response or both.
         vocabulary: Ids that the model knows: 0 up to this one.
 
     Raises:
