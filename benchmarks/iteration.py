@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.ratios import Cost, cpu_seconds
 from pivotopd.artifacts import Artifact
+from pivotopd.collector import Standing
 from pivotopd.config import RunConfig
 from pivotopd.environments.alfworld.mirrored import MirroredStockEnv
 from pivotopd.environments.base import Env, Environment, StepResult
@@ -333,7 +334,12 @@ class Bench:
             if shape.stock:
                 work.environment = MeteredEnvironment(StockBeside(native))
             far = patch.object(stream, "waits_for", lambda _: shape.latency_s > 0)
-            with closing(work), patch.object(teaching, "make_teacher", slow), far:
+            with (
+                closing(Standing()) as standing,
+                closing(work),
+                patch.object(teaching, "make_teacher", slow),
+                far,
+            ):
                 policy, start = plan.policy(0), plan.start()
                 work.engine(policy)
                 work.scorer(start)
@@ -341,6 +347,7 @@ class Bench:
                     pass  # in a run it is held since the iteration before
                 work.environment.tasks(work.config.environment.train_split)
                 _ = [plan.job(stage, 0) for stage in plan.stages()]
+                standing.settle()  # as a run does after its first update
                 yield work, plan
         finally:
             shutil.rmtree(root, ignore_errors=True)

@@ -20,6 +20,7 @@ from prefect.states import Failed
 
 from flows.board import Board
 from flows.tasks import run_job
+from pivotopd.collector import Standing
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config, parse_config
 from pivotopd.errors import NothingToTrainOn, PivotError, Preempted
@@ -64,7 +65,12 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
     """
     try:
         work, plan = open_run(parse_config(config, where="flow parameters"), _listener.progress)
-        with closing(work), closing(Streamer(partial(streamed, plan))) as streamer, tracked(work) as tracker:
+        with (
+            closing(Standing()) as standing,
+            closing(work),
+            closing(Streamer(partial(streamed, plan))) as streamer,
+            tracked(work) as tracker,
+        ):
             idle, board = 0, Board(work, tracker)
             for job in jobs_of(plan):
                 done = run_job(work, job, streamer.perform)
@@ -74,6 +80,8 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
                 if job.stage == "update":
                     idle = (idle + 1) * done.artifact.manifest.counts["idle"]
                     _refuse_idling(idle, work.config)
+                    if not done.cached:
+                        standing.settle()  # engine and learner have started
             board.show()
             return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:

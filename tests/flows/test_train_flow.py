@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.errors import ArtifactError
+from stages.runner import describe
 from stages.runs import open_run
 from tests.flows.runs import train
 from tests.small_student import small_config
@@ -98,6 +100,22 @@ def test_another_root_gives_the_same_digests_and_the_same_content(
         assert artifact.manifest.counts == other.counts
         assert artifact.manifest.notes == other.notes
     assert sum("weights" in artifact.manifest.notes for artifact in one.values()) == 4
+
+
+def test_the_collector_leaves_out_what_stands_from_the_first_update_to_the_end(
+    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.train import Listener, listen
+
+    left_out: dict[str, bool] = {}
+    listen(Listener(done=lambda done: left_out.update({describe(done.job): gc.get_freeze_count() > 0})))
+    try:
+        assert fly(small_config(tmp_path, student, tracking__enabled=False)).state == "Completed"
+    finally:
+        listen(Listener())
+    settled = NAMES.index("update 0000") + 1
+    assert [left_out[name] for name in NAMES] == [False] * settled + [True] * (len(NAMES) - settled)
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_stage_s_error_fails_its_task_and_its_flow(student: Path, tmp_path: Path) -> None:

@@ -144,12 +144,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
 
 @pytest.fixture(scope="module")
 def engine_killed(run: Disturbed) -> Step:
-    """The engine is killed in the second rollout: stopped first, so that the rollout cannot end."""
+    """The engine is killed in the second rollout: stopped while the update, which needs none, still works."""
     with run.started() as process:
-        wait_for_line(process, "update 0000")
+        wait_for_line(process, "rollout 0000")
         engines = engines_of(process.pid)
         assert engines, "an engine serves the run"
+        wait_for_line(process, "recover 0000")
         os.kill(engines[0], signal.SIGSTOP)
+        wait_for_line(process, "update 0000")
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2)  # it waits for the engine by now, or will find it dead
         os.kill(engines[0], signal.SIGKILL)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, get_args
 
 from pivotopd.environments.alfworld.engine import WordingStyle
@@ -14,6 +15,7 @@ from pivotopd.environments.alfworld.problem import State
 from pivotopd.errors import EnvironmentFault
 
 _PAIRS: Final = ("inside", "object_at", "removed")
+_WORDINGS: Final = get_args(WordingStyle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,12 @@ def _value(name: str, stored: Any) -> Any:
     elif not isinstance(stored, list):
         raise ValueError(f"{name} is no list")
     elif name in _PAIRS:
-        if not all(isinstance(item, list) and len(item) == 2 for item in stored):
+        if not ({*map(type, stored)} <= {list} and {*map(len, stored)} <= {2}):
             raise ValueError(f"{name} holds other things than pairs")
-        names, value = [one for item in stored for one in item], frozenset(map(tuple, stored))
+        names, value = chain.from_iterable(stored), frozenset(map(tuple, stored))
     else:
         names, value = stored, frozenset(stored)
-    if not all(isinstance(one, str) for one in names):
+    if not {*map(type, names)} <= {str}:
         raise ValueError(f"{name} holds what is no name")
     return value
 
@@ -102,7 +104,7 @@ def _check_fields(snapshot: Snapshot) -> None:
     texts = (snapshot.task_id, snapshot.content_hash, snapshot.observation)
     right = (
         all(isinstance(text, str) for text in texts)
-        and snapshot.wording in get_args(WordingStyle)
+        and snapshot.wording in _WORDINGS
         and type(snapshot.turns) is int
         and snapshot.turns >= 0
         and isinstance(snapshot.valid, bool)
