@@ -74,14 +74,14 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
             idle, board = 0, Board(work, tracker)
             for job in jobs_of(plan):
                 done = run_job(work, job, streamer.perform)
+                if job.stage == "update" and not done.cached:
+                    standing.settle()  # engine and learner have started
                 report(tracker, done)
                 board.add(done)
                 enroll(tracker, work, done)
                 if job.stage == "update":
                     idle = (idle + 1) * done.artifact.manifest.counts["idle"]
                     _refuse_idling(idle, work.config)
-                    if not done.cached:
-                        standing.settle()  # engine and learner have started
             board.show()
             return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pivotopd.artifacts import RunLayout
 from pivotopd.launch.base import Needed, Task
-from pivotopd.launch.dispatch import Dispatcher
+from pivotopd.launch.dispatch import Dispatcher, Submitted
 from pivotopd.launch.records import Records
 from pivotopd.launch.slurm import Slurm
 from pivotopd.launch.slurm_section import SlurmSection
@@ -32,33 +33,6 @@ def dispatcher(root: Path, section: SlurmSection) -> Dispatcher:
     return Dispatcher(
         Slurm(section), Records(RunLayout(str(root), "run")), lambda _line: None, poll_s=0.3, vanished_s=5
     )
-
-
-STOPS_ONCE = """
-import os, signal, sys, time
-if os.environ.get("SLURM_RESTART_COUNT", "0") != "0": sys.exit(0)
-signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
-print("ready", flush=True)
-while True: time.sleep(1)
-"""
-
-
-def test_ahead_of_its_time_limit_a_job_stops_and_goes_on(tmp_path: Path) -> None:
-    task = Task("limit", "ab" * 32, ("-c", STOPS_ONCE), Needed(memory_gb=0.1, time_limit_min=1))
-    one = dispatcher(tmp_path, SlurmSection(stop_ahead_s=30))
-    submitted = one.ensure(task)
-    state = one.wait(submitted)
-    assert (state.phase, state.exit_code) == ("done", 0), submitted.log.read_text()
-    assert submitted.log.read_text().count("ready") == 1
-
-
-def test_a_job_killed_for_its_time_limit_says_so(tmp_path: Path) -> None:
-    ignores = "[signal.signal(number, signal.SIG_IGN) for number in (signal.SIGUSR1, signal.SIGTERM)]"
-    program = f"import signal, time; {ignores}; time.sleep(600)"
-    resources = Needed(memory_gb=0.1, time_limit_min=1)
-    one = dispatcher(tmp_path, SlurmSection())
-    state = one.wait(one.ensure(Task("limit", "cd" * 32, ("-c", program), resources)))
-    assert (state.phase, state.reason) == ("failed", "TIMEOUT")
 
 
 def test_several_processes_know_their_place(tmp_path: Path) -> None:
@@ -94,3 +68,53 @@ def test_what_srun_runs_is_asked_to_end_and_not_killed() -> None:
     process.terminate()
     assert process.wait(60) == 3
     process.stdout.close()
+
+
+STOPS_ONCE = """
+import os, signal, sys, time
+if os.environ.get("SLURM_RESTART_COUNT", "0") != "0": sys.exit(0)
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+IGNORES = """
+import signal, time
+for number in (signal.SIGUSR1, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A job with a time limit, and who submitted it."""
+
+    dispatcher: Dispatcher
+    submitted: Submitted
+
+    @classmethod
+    def of(cls, folder: Path, digest: str, program: str, section: SlurmSection) -> Limited:
+        needed = Needed(memory_gb=0.1, time_limit_min=1)
+        one = dispatcher(folder, section)
+        return cls(one, one.ensure(Task("limit", digest, ("-c", program), needed)))
+
+
+@pytest.fixture(scope="module")
+def at_their_limits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Limited, Limited]:
+    """Jobs that reach their limits together: a minute, which is long, is the shortest."""
+    return (
+        Limited.of(tmp_path_factory.mktemp("stops"), "ab" * 32, STOPS_ONCE, SlurmSection(stop_ahead_s=30)),
+        Limited.of(tmp_path_factory.mktemp("ignores"), "cd" * 32, IGNORES, SlurmSection()),
+    )
+
+
+def test_ahead_of_its_time_limit_a_job_stops_and_goes_on(at_their_limits: tuple[Limited, Limited]) -> None:
+    job, _ = at_their_limits
+    state = job.dispatcher.wait(job.submitted)
+    assert (state.phase, state.exit_code) == ("done", 0), job.submitted.log.read_text()
+    assert job.submitted.log.read_text().count("ready") == 1
+
+
+def test_a_job_killed_for_its_time_limit_says_so(at_their_limits: tuple[Limited, Limited]) -> None:
+    _, job = at_their_limits
+    state = job.dispatcher.wait(job.submitted)
+    assert (state.phase, state.reason) == ("failed", "TIMEOUT")
