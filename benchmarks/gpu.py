@@ -395,7 +395,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{one['label']}: {one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}] {one['unit']}")
     for one in content["skipped"]:
         print(f"NOT RUN {one['name']}: {one['reason']}")
-    print(f"{content['device']}, {content['seconds']}, written: {options.out}")
+    spent = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in content["seconds"].items())
+    print(f"on {content['device']}; {spent}; written: {options.out}")
 
 
 if __name__ == "__main__":

