@@ -45,8 +45,8 @@ def show_cost(console: Console, run: str, iteration: int | None, *, as_json: boo
     if as_json:
         print(json.dumps(_listed(layout.uri, bills, whole), indent=1))  # noqa: T201 - for a machine
         return
-    title = "whole run" if iteration is None else f"iteration {iteration}"
-    console.print(f"{layout.uri}: bill of the {title}, from {whole.total.artifacts} manifests", markup=False)
+    title = "the whole run" if iteration is None else f"iteration {iteration}"
+    console.print(f"{layout.uri}: bill of {title}, from {whole.total.artifacts} manifests", markup=False)
     console.print(_by_stage(whole))
     if iteration is None and len(bills) > 1:
         console.print(_by_iteration(bills, whole))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,20 @@ QUIET_S = 15.0
 """Seconds between progress lines where there is no terminal."""
 
 WIDTH = 110
+
+
+def warnings_of(stage: str, notes: Mapping[str, str], metrics: Mapping[str, float]) -> list[str]:
+    """Return what of a finished stage a person should not overlook, each without its ``warning:``."""
+    found = []
+    if notes.get("falls_short"):
+        found.append(f"the start falls short: {notes['falls_short']}")
+    unread = metrics.get("label/unread_share", 0.0) if stage == "label" else 0.0
+    if unread > 0:
+        found.append(
+            f"{unread:.0%} of the episodes train without the teacher's signal, since no reply could be used; "
+            "`pivotopd inspect RUN --episode ID` shows the reason"
+        )
+    return found
 
 
 class Watcher:
@@ -108,8 +123,8 @@ class Watcher:
         ]
         how = "cached" if done.cached else f"{spent:.1f} s"
         self._console.print(f"{describe(done.job):16} {how:>8}  {', '.join(shown)}")
-        if manifest.notes.get("falls_short"):
-            self._console.print(f"  warning: the start falls short: {manifest.notes['falls_short']}")
+        for warning in warnings_of(stage, manifest.notes, metrics):
+            self._console.print(f"  warning: {warning}")
         self._said = time.monotonic()
 
     def show_result(self) -> None:

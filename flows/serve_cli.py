@@ -16,6 +16,10 @@ _Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as engine.kind=vllm."),
 ]
+_TeacherOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as teacher.engine=vllm."),
+]
 _File = Annotated[
     str | None, typer.Option("--config", help="YAML file with the settings for a model folder.")
 ]
@@ -49,6 +53,7 @@ def policy(
     from pivotopd.services.server import bind
 
     with bind(host, port) as taken:
+        _say_loading(subject, taken)
         from stages.serving import served_policy
 
         served = served_policy(subject, iteration, config, overrides or [])
@@ -63,7 +68,7 @@ def teacher(
             metavar="MODEL_OR_RUN", help="A model folder, or a run with teacher.kind=local: ROOT/NAME."
         ),
     ],
-    overrides: _Overrides = None,
+    overrides: _TeacherOverrides = None,
     config: _File = None,
     host: _Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, help="Port; 0 takes a free one.")] = 8901,
@@ -76,10 +81,18 @@ def teacher(
     from pivotopd.services.server import bind
 
     with bind(host, port) as taken:
+        _say_loading(subject, taken)
         from stages.serving import served_teacher
 
         served = served_teacher(subject, config, overrides or [])
         _answer(served.start(), taken, f"teacher {served.digest[:12]}")
+
+
+def _say_loading(subject: str, taken: socket.socket) -> None:
+    """Give a sign of life before the model is read; the line that announces the address comes after it."""
+    from pivotopd.services.server import url_of
+
+    typer.echo(f"loading {subject}, to be served at {url_of(taken)}", err=True)
 
 
 def _answer(server: EngineServer, taken: socket.socket, what: str) -> None:

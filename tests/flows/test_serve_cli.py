@@ -36,6 +36,15 @@ def test_a_taken_port_is_refused(student: Path, role: str) -> None:
     assert port in str(error)
 
 
+@pytest.mark.parametrize("role", ["policy", "teacher"])
+def test_loading_is_said_beside_the_announcement(tmp_path: Path, role: str) -> None:
+    """The first line of the output stays the address of a server that answers."""
+    done = CliRunner().invoke(app, ["serve", role, str(tmp_path / "nothing"), "--port", "0"])
+    assert isinstance(done.exception, ArtifactError)
+    assert done.stderr.startswith(f"loading {tmp_path / 'nothing'}, to be served at http://127.0.0.1:")
+    assert not done.stdout
+
+
 def test_what_is_no_policy_is_refused(student: Path, tmp_path: Path) -> None:
     assert isinstance(refused(str(tmp_path / "nothing"), "--port", "0"), ArtifactError)
     assert "--iteration" in str(refused(str(student), "--port", "0", "--iteration", "2"))
