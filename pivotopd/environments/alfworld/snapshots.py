@@ -6,6 +6,7 @@ The bytes are JSON: they can be read by any later process, and reading a foreign
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, get_args
@@ -82,6 +83,7 @@ def from_bytes(data: bytes, where: str) -> Snapshot:
 
 def _value(name: str, stored: Any) -> Any:
     """Read one part of a state: a name, a set of names, or a set of pairs of names."""
+    names: Iterable[Any]
     if name == "location" or (name == "held" and stored is not None):
         names, value = [stored], stored
     elif name == "held":
