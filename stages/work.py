@@ -21,7 +21,7 @@ from pivotopd.environments.registry import open_environment
 from pivotopd.ledger import Counts
 from pivotopd.models.base import PolicyEngine, Sampling, Scorer
 from pivotopd.models.checkpoint import Policy, load_policy
-from pivotopd.models.devices import compute_device
+from pivotopd.models.devices import put_on_device
 from pivotopd.models.engines import start_vllm, vllm_runs
 from pivotopd.models.parity import BOUNDS_NATS, Parity, Probe
 from pivotopd.models.transformers_engine import TransformersEngine
@@ -225,7 +225,7 @@ class Work:
     def fresh_policy(self, source: Source) -> Policy:
         """Load a policy of which this process keeps no other reference: a learner changes its weights."""
         policy = load_policy(self.policy_folder(source), self.config.update.dtype)
-        policy.model.to(compute_device())
+        put_on_device(policy.model)
         self.count(Counts(model_loads=1))
         return policy
 
