@@ -27,6 +27,7 @@ from pivotopd.models.parity import BOUNDS_NATS, Parity, Probe
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
+from pivotopd.runs.forks import checkpoints_of
 from pivotopd.teacher_section import SelfSection
 
 GAMES = frozenset({"games", "generated", "holdout"}) | EnvironmentSection.RUNNING
@@ -194,6 +195,15 @@ class Work:
     def find(self, job: Job) -> Artifact | None:
         """Return a job's artifact if it is published."""
         return self.store.open_artifact(job.prefix, job.digest)
+
+    def made(self, job: Job) -> Artifact | None:
+        """Return a job's artifact if all that the job makes is published: an update's checkpoint too.
+
+        A pruned checkpoint is. One that was deleted is made again, with the same weights.
+        """
+        if job.stage == "update" and self.store.open_artifact(checkpoints_of(job.prefix), job.digest) is None:
+            return None
+        return self.find(job)
 
     def input(self, job: Job, role: str) -> Artifact:
         """Return an input artifact of a job; ArtifactError when it does not exist."""
