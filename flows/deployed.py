@@ -152,7 +152,7 @@ def stage(
 def _rerun(run: str, name: str, iteration: int | None, overrides: list[str], *, only: bool) -> dict[str, str]:
     """Run a stage's rerun as tasks, tracked as ``pivotopd stage`` tracks it; return the digests by name."""
     work, jobs = rerun_jobs(run, name, iteration, overrides, follow=not only)
-    done_already = all(work.find(job) is not None for job in jobs)
+    done_already = all(work.made(job) is not None for job in jobs)
     if not done_already:
         check_run(work, jobs)
     tracking = nullcontext(NoTracker()) if done_already else training.tracked(work, jobs[0], below=True)

@@ -67,7 +67,7 @@ def _tracked_work(work: Work, jobs: Sequence[Job], *, quiet: bool) -> list[Done]
     from stages.command import perform_saying
 
     say: Callable[[str], None] = (lambda _line: None) if quiet else typer.echo
-    if all(work.find(job) is not None for job in jobs):
+    if all(work.made(job) is not None for job in jobs):
         return [perform_saying(work, job, say) for job in jobs]
     check_run(work, jobs)
     from flows.prefect_defaults import set_prefect_defaults
@@ -107,7 +107,7 @@ def show_stale(
                     "stage": job.stage,
                     "iteration": job.iteration,
                     "digest": job.digest,
-                    "cached": published.get(job.digest, work.find(job) is not None),
+                    "cached": published.get(job.digest, work.made(job) is not None),
                     "uri": work.store.join(f"{job.prefix}/{job.digest}"),
                 }
                 for job in jobs

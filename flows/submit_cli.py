@@ -205,7 +205,7 @@ def _show_jobs(work: Work, jobs: Sequence[Job]) -> None:
 
 
 def _all_done(work: Work, jobs: Sequence[Job]) -> bool:
-    return all(work.find(job) is not None for job in jobs)
+    return all(work.made(job) is not None for job in jobs)
 
 
 def _rooted(config: RunConfig) -> RunConfig:

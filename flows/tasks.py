@@ -84,7 +84,7 @@ def _gpus(work: Work, job: Job) -> Iterator[None]:
     """Hold a slot for each GPU that the stage asks for under ``launch``; what is published needs none."""
     here = _perform is None and not any(name in os.environ for name in _ALLOCATED)
     gpus = work.config.launch.needed(job.stage).gpus if here else 0
-    if not gpus or work.find(job) is not None:
+    if not gpus or work.made(job) is not None:
         yield
         return
     with concurrency(GPU_LIMIT, occupy=gpus):

@@ -9,10 +9,11 @@ token, or with a gradient that is not finite, leaves the weights and the optimiz
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from pivotopd import distributed
 from pivotopd.config import UpdateSection
-from pivotopd.errors import ConfigError, NothingToTrainOn, NumericsError, first_line
+from pivotopd.errors import NothingToTrainOn, NumericsError
 from pivotopd.learner_setup import deepspeed_settings, recompute_layers, scored_by
 from pivotopd.learner_state import STATE_FILE, load_state, save_state, whole_weights
 from pivotopd.methods.base import AuxiliaryLoss, Target
@@ -29,6 +30,7 @@ from pivotopd.models.attention import use_grouped_steps
 from pivotopd.models.base import Nats
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import DTYPES, Policy, check_finite, save_policy, weights_digest
+from pivotopd.models.devices import memory_for
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.lora import add_adapters, merged_weights
 from pivotopd.models.repeats import repeats_of, tokens_of
@@ -39,6 +41,12 @@ from pivotopd.training_rows import StepReport, TrainingRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+OPTIMIZER_NEEDS: Final = (
+    "raise update.ranks with update.zero_stage at 2 or 3 (one rank a GPU), set update.lora, or lower "
+    "engine.gpu_memory_share where vLLM generates"
+)
+"""What makes weights, gradients and optimizer state smaller on a GPU."""
 
 __all__ = ["Learner", "StepReport", "TrainingRow"]
 
@@ -90,7 +98,7 @@ class Learner:
         auxiliary: The method's loss beside PPO, or None.
 
     Raises:
-        ConfigError: DeepSpeed does not start.
+        ConfigError: DeepSpeed does not start, or the accelerator's memory is too small.
     """
 
     def __init__(
@@ -113,7 +121,7 @@ class Learner:
             trained, config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
         )
         settings = deepspeed_settings(config, sum(weight.numel() for weight in trained))
-        with distributed.quiet():
+        with distributed.quiet(), memory_for("the optimizer", OPTIMIZER_NEEDS):
             self._engine: Any = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
         if config.zero_stage == 3:
             scored_by(deepspeed, model, policy.model)
@@ -161,13 +169,11 @@ class Learner:
         order = rng_of("order of update rows", seed).permutation(len(rows)).tolist()
         size = self._config.mini_batch_rows
         starts = range(0, len(rows), size)
-        try:
+        with self._memory("the update"):
             reports = [
                 self._step(step, [rows[index] for index in order[start : start + size]])
                 for step, start in enumerate(starts)
             ]
-        except torch.OutOfMemoryError as error:
-            raise _too_small(self._config, error) from error
         if all(report.skipped for report in reports):
             raise NumericsError(
                 f"no gradient of {len(reports)} optimizer steps was finite",
@@ -181,6 +187,15 @@ class Learner:
         """Do what :meth:`update` does, with this loss beside PPO from here on."""
         self._auxiliary = auxiliary
         return self.update(rows, seed)
+
+    def _memory(self, what: str) -> AbstractContextManager[None]:
+        """Name the settings of a micro-batch where one does not fit the memory."""
+        also = "" if self._config.gradient_checkpointing else ", or set update.gradient_checkpointing=true"
+        return memory_for(
+            what,
+            f"lower update.micro_batch_tokens{also}; the result depends on neither",
+            f"update.micro_batch_tokens={self._config.micro_batch_tokens}",
+        )
 
     def _step(self, step: int, rows: Sequence[TrainingRow]) -> StepReport:
         """Train on one mini-batch."""
@@ -357,18 +372,10 @@ class Learner:
 
         Raises:
             ArtifactError: The folder has no state, a damaged one, or one of another model.
+            ConfigError: The accelerator's memory is too small.
         """
-        load_state(self._engine, folder / STATE_FILE)
-
-
-def _too_small(config: UpdateSection, error: torch.OutOfMemoryError) -> ConfigError:
-    """Return the error of a memory that does not hold a micro-batch."""
-    also = "" if config.gradient_checkpointing else ", or set update.gradient_checkpointing=true"
-    return ConfigError(
-        f"the accelerator's memory is too small for the update: {first_line(error)}",
-        where=f"update.micro_batch_tokens={config.micro_batch_tokens}",
-        mend=f"lower update.micro_batch_tokens{also}; the result depends on neither",
-    )
+        with memory_for("the optimizer", OPTIMIZER_NEEDS):
+            load_state(self._engine, folder / STATE_FILE)
 
 
 def _kinds(rows: Sequence[TrainingRow]) -> list[list[TrainingRow]]:

@@ -239,12 +239,12 @@ def _start(rank: int, start: Start, meeting: Path) -> Training:
     from pivotopd import distributed  # noqa: PLC0415 - heavy
     from pivotopd.learner import Learner  # noqa: PLC0415 - heavy
     from pivotopd.models.checkpoint import load_policy  # noqa: PLC0415 - heavy
-    from pivotopd.models.devices import compute_device  # noqa: PLC0415 - heavy
+    from pivotopd.models.devices import put_on_device  # noqa: PLC0415 - heavy
 
     torch.set_num_threads(start.threads)
     distributed.meet(meeting, rank, start.config.ranks)
     policy = load_policy(start.policy, start.config.dtype)
-    policy.model.to(compute_device())
+    put_on_device(policy.model)
     learner = Learner(policy, start.config)
     if start.state is not None:
         learner.load(start.state)

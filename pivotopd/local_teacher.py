@@ -9,7 +9,7 @@ from pathlib import Path
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.models.base import PolicyEngine
 from pivotopd.models.checkpoint import load_policy, model_facts, read_text_side
-from pivotopd.models.devices import compute_device
+from pivotopd.models.devices import put_on_device
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.models.vllm_engine import VllmEngine, check_vllm
 from pivotopd.services.attach import attach_teacher
@@ -109,5 +109,5 @@ def start_teacher(section: LocalSection, digest: str, *, token_budget: int) -> P
             section="teacher",
         )
     policy = load_policy(folder, section.dtype)
-    policy.model.to(compute_device())
+    put_on_device(policy.model)
     return TransformersEngine(policy, token_budget, section.concurrency, digest)

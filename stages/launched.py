@@ -106,7 +106,7 @@ class StageJobs:
         ids: dict[str, str] = {}
         submitted = []
         for job in jobs:
-            if work.find(job) is not None:
+            if work.made(job) is not None:
                 continue
             after = dict.fromkeys(ids[one.digest] for one in job.inputs.values() if one.digest in ids)
             one = self.dispatcher.ensure(stage_task(work.config, work.layout, job, tuple(after)))
@@ -122,7 +122,7 @@ class StageJobs:
             PivotError: The stage's own error.
             ClusterError: The cluster ended or lost the job.
         """
-        found, sent = work.find(job), self._sent.pop(job.digest, None)
+        found, sent = work.made(job), self._sent.pop(job.digest, None)
         if found is not None:
             if sent is not None:  # it was quicker than we: it is ending, and its record wants to know how
                 self.dispatcher.wait(sent)
@@ -134,7 +134,7 @@ class StageJobs:
     def _made(self, work: Work, job: Job, submitted: Submitted) -> Artifact:
         """Return what a job has made; a shared file system may show it a little later here."""
         deadline_s = time.monotonic() + self.dispatcher.vanished_s
-        while (found := work.find(job)) is None:
+        while (found := work.made(job)) is None:
             if time.monotonic() >= deadline_s:
                 raise ArtifactError(
                     f"job {submitted.job} ended well, but its artifact is not here",

@@ -41,12 +41,12 @@ class Streamer:
 
     def perform(self, work: Work, job: Job) -> Done:
         """Return a job's artifact, as :func:`perform` does."""
-        found = work.find(job)
+        found = work.made(job)
         if found is not None:
             return Done(job, found, cached=True)
         if job.stage == "rollout":
             jobs = self.following(job)
-            if "label" in jobs and not any(work.find(one) for one in jobs.values()):
+            if "label" in jobs and not any(work.made(one) for one in jobs.values()):
                 from stages.stream import Stream
 
                 self.close()
@@ -70,7 +70,7 @@ class Streamer:
 
 def perform(work: Work, job: Job) -> Done:
     """Return a job's artifact, doing the work only where it is not published yet."""
-    found = work.find(job)
+    found = work.made(job)
     if found is not None:
         return Done(job, found, cached=True)
     return Done(job, importlib.import_module(f"stages.{job.stage}").run(work, job), cached=False)
@@ -88,7 +88,7 @@ def check_inputs(work: Work, jobs: Sequence[Job]) -> None:
     """
     ahead: set[str] = set()
     for job in jobs:
-        if work.find(job) is None:
+        if work.made(job) is None:
             for source in job.inputs.values():
                 if source.prefix and source.folder is None and source.digest not in ahead:
                     work.store.require(source.prefix, source.digest)
@@ -106,7 +106,7 @@ def streamed(plan: Plan, job: Job) -> dict[str, Job]:
 
 def planned(work: Work, job: Job, width: int = 18) -> str:
     """Return the line of a dry run: a job, whether it is published, and its address."""
-    state = "cached" if work.find(job) else "would run"
+    state = "cached" if work.made(job) else "would run"
     return f"{describe(job):{width}} {state:10} {work.store.join(f'{job.prefix}/{job.digest}')}"
 
 

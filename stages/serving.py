@@ -13,7 +13,7 @@ from pivotopd.config_files import apply_overrides, load_config
 from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.local_teacher import start_teacher
 from pivotopd.models.checkpoint import load_policy
-from pivotopd.models.devices import compute_device
+from pivotopd.models.devices import put_on_device
 from pivotopd.models.engines import start_vllm, vllm_runs
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.services.server import EngineServer
@@ -52,7 +52,7 @@ class ServedPolicy:
             vllm = start_vllm(config.engine, self.folder, self.digest, dtype=dtype, max_tokens=tokens)
             return EngineServer(vllm, "vllm", dtype)
         policy = load_policy(self.folder, dtype)
-        policy.model.to(compute_device())
+        put_on_device(policy.model)
         rows = config.rollout.batch_episodes
         engine = TransformersEngine(policy, config.update.micro_batch_tokens, rows, self.digest)
         return EngineServer(engine, "transformers", dtype)

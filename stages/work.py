@@ -21,12 +21,13 @@ from pivotopd.environments.registry import open_environment
 from pivotopd.ledger import Counts
 from pivotopd.models.base import PolicyEngine, Sampling, Scorer
 from pivotopd.models.checkpoint import Policy, load_policy
-from pivotopd.models.devices import compute_device
+from pivotopd.models.devices import put_on_device
 from pivotopd.models.engines import start_vllm, vllm_runs
 from pivotopd.models.parity import BOUNDS_NATS, Parity, Probe
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.progress import Progress, silent
 from pivotopd.publish import ArtifactWriter
+from pivotopd.runs.forks import checkpoints_of
 from pivotopd.teacher_section import SelfSection
 
 GAMES = frozenset({"games", "generated", "holdout"}) | EnvironmentSection.RUNNING
@@ -195,6 +196,15 @@ class Work:
         """Return a job's artifact if it is published."""
         return self.store.open_artifact(job.prefix, job.digest)
 
+    def made(self, job: Job) -> Artifact | None:
+        """Return a job's artifact if all that the job makes is published: an update's checkpoint too.
+
+        A pruned checkpoint is. One that was deleted is made again, with the same weights.
+        """
+        if job.stage == "update" and self.store.open_artifact(checkpoints_of(job.prefix), job.digest) is None:
+            return None
+        return self.find(job)
+
     def input(self, job: Job, role: str) -> Artifact:
         """Return an input artifact of a job; ArtifactError when it does not exist."""
         source = job.inputs[role]
@@ -225,7 +235,7 @@ class Work:
     def fresh_policy(self, source: Source) -> Policy:
         """Load a policy of which this process keeps no other reference: a learner changes its weights."""
         policy = load_policy(self.policy_folder(source), self.config.update.dtype)
-        policy.model.to(compute_device())
+        put_on_device(policy.model)
         self.count(Counts(model_loads=1))
         return policy
 

@@ -25,6 +25,7 @@ from pivotopd.models.base import (
 )
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import Policy
+from pivotopd.models.devices import GENERATION_NEEDS, memory_for
 from pivotopd.models.kv_cache import GROW_SLOTS, SlotCache
 from pivotopd.models.repeats import repeats_of
 from pivotopd.models.sampling import draw, uniforms_of
@@ -152,8 +153,9 @@ class Decoding:
 
         Raises:
             NumericsError: The model's logits are not finite; names the key.
+            ConfigError: The accelerator's memory is too small.
         """
-        with torch.inference_mode():
+        with memory_for("generation", GENERATION_NEEDS), torch.inference_mode():
             self._admit()
             waited = 0
             while alive := self._draw():

@@ -25,6 +25,7 @@ from pivotopd.models.base import (
 from pivotopd.models.batching import TokenBatch, micro_batches
 from pivotopd.models.checkpoint import DTYPES, Policy, load_policy
 from pivotopd.models.decoding import Decoding
+from pivotopd.models.devices import MODEL_NEEDS, SCORING_NEEDS, memory_for
 from pivotopd.models.in_flight import InFlight
 from pivotopd.models.logprobs import response_logprobs, response_values, sampled
 from pivotopd.models.prefixes import branch_packs, branches_of
@@ -86,10 +87,12 @@ class TransformersEngine:
         Raises:
             ArtifactError: The folder is damaged.
             NumericsError: A weight is not finite.
+            ConfigError: The accelerator's memory is too small.
         """
         device, dtype = self._device, self.loaded.model.dtype
         loaded = load_policy(folder, next(name for name, one in DTYPES.items() if one == dtype))
-        loaded.model.to(device)
+        with memory_for("the model's weights", MODEL_NEEDS):
+            loaded.model.to(device)
         self.serve(loaded, policy)
 
     def close(self) -> None:
@@ -113,7 +116,8 @@ class TransformersEngine:
         """Return one completion a request, in order.
 
         Raises:
-            ConfigError: The sampling settings, a prompt's length or its ids do not fit the model.
+            ConfigError: The sampling settings, a prompt's length or its ids do not fit the model, or the
+                batch the accelerator's memory.
             NumericsError: The model's logits are not finite; names the request.
         """
         flight = self._decoding(sampling, whole=True)
@@ -139,7 +143,7 @@ class TransformersEngine:
         """Return the (R,) log-probabilities at temperature 1 of each request's response tokens.
 
         Raises:
-            ConfigError: A token id is not in the vocabulary.
+            ConfigError: A token id is not in the vocabulary, or the accelerator's memory is too small.
             NumericsError: A log-probability is not a number; names the request.
         """
         values = self._values(requests, lambda batch: (response_logprobs(self.loaded.model, batch),))
@@ -155,7 +159,8 @@ class TransformersEngine:
             top_tokens: How many ids (K); None for the whole vocabulary.
 
         Raises:
-            ConfigError: The vocabulary has fewer ids, or lacks one of a request.
+            ConfigError: The vocabulary has fewer ids, or lacks one of a request; or the accelerator's memory
+                is too small.
             NumericsError: A log-probability is not a number; names the request.
         """
         vocabulary = self.loaded.model.get_output_embeddings().weight.shape[0]
@@ -187,7 +192,7 @@ class TransformersEngine:
         repeats = repeats_of([tokens_of(one) for one in requests])
         distinct = [requests[index] for index in repeats.firsts]
         found: dict[int, tuple[Tensor, ...]] = {}
-        with torch.inference_mode():
+        with memory_for("scoring", SCORING_NEEDS), torch.inference_mode():
             for batch in self._scoring_batches(distinct):
                 values = [one.cpu() for one in of_batch(batch.to(self._device))]
                 self.counts += _pass_counts(batch, distinct)

@@ -171,3 +171,26 @@ def test_an_input_that_is_gone_is_met_before_the_first_of_several_stages(
     gone(folder / "manifest.json")
     command = ("evaluate", f"{root}/{RUN}", "evaluation.temperature=0.7")
     assert str(folder) in refused(root, capsys, *command), "the start policy is not evaluated for nothing"
+
+
+@pytest.mark.parametrize("what", ["folder", "manifest.json"])
+def test_a_checkpoint_that_is_gone_is_made_again_with_the_same_weights(
+    what: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The update's own artifact is still there; alone it must not pass for the whole of its work."""
+    folder = folder_of(root, "checkpoint")
+    weights = {path.name: path.read_bytes() for path in folder.glob("*/model.safetensors")}
+    notes = json.loads((folder / "manifest.json").read_text())["notes"]
+    if what == "folder":
+        shutil.rmtree(folder)
+    else:
+        gone(folder / what)
+    command = ["stage", "update", "--run", f"{root}/{RUN}", "--iteration", "0", "--only"]
+    capsys.readouterr()
+    assert cli(*command, "--dry-run") == 0
+    assert "would run" in capsys.readouterr().out
+    assert cli(*command) == 0
+    assert {path.name: path.read_bytes() for path in folder.glob("*/model.safetensors")} == weights
+    assert json.loads((folder / "manifest.json").read_text())["notes"] == notes
+    assert cli(*command, "--dry-run") == 0
+    assert "cached" in capsys.readouterr().out

@@ -10,12 +10,14 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.errors import ArtifactError
+from pivotopd.models.checkpoint import Policy
 from stages.runner import describe
 from stages.runs import open_run
 from tests.flows.runs import train
@@ -116,6 +118,43 @@ def test_the_collector_leaves_out_what_stands_from_the_first_update_to_the_end(
     settled = NAMES.index("update 0000")
     assert [left_out[name] for name in NAMES] == [False] * settled + [True] * (len(NAMES) - settled)
     assert gc.get_freeze_count() == 0
+
+
+def test_what_is_left_out_keeps_no_policy_alive(
+    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models stay as few as the run keeps, those that stood at the first update go, and none outlives it."""
+    from flows.train import Listener, listen
+    from stages import work
+    from stages.runner import Done
+
+    loaded: list[ref[object]] = []
+    load, alive = work.load_policy, {}
+
+    def noted(folder: Path, dtype: str) -> Policy:
+        policy = load(folder, dtype)
+        loaded.append(ref(policy.model))
+        return policy
+
+    def look(done: Done) -> None:
+        if done.job.stage == "update":
+            gc.collect()
+            alive[done.job.iteration] = {index for index, model in enumerate(loaded) if model() is not None}
+
+    monkeypatch.setattr(work, "load_policy", noted)
+    listen(Listener(done=look))
+    try:
+        config = small_config(tmp_path, student, tracking__enabled=False, iterations=5, update__idle_limit=5)
+        assert fly(config).state == "Completed"
+    finally:
+        listen(Listener())
+    assert len(alive) == 5
+    with_the_learner = work.KEPT_POLICIES + 1
+    assert len(loaded) > with_the_learner
+    assert max(map(len, alive.values())) <= with_the_learner
+    assert alive[0] - alive[4], "the collector holds what stood at the first update"
+    gc.collect()
+    assert [model for model in loaded if model() is not None] == []
 
 
 def test_a_stage_s_error_fails_its_task_and_its_flow(student: Path, tmp_path: Path) -> None:

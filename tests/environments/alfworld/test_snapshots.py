@@ -118,6 +118,49 @@ def test_a_changed_byte_is_told_or_gives_another_snapshot(at: int, byte: int) ->
     assert from_bytes(to_bytes(found), "here") == found
 
 
+ODD = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["ab", "\ud800", ""])
+NAMES = st.sampled_from(["mug 1", "ab"])
+MIXED = st.lists(NAMES, max_size=3) | st.lists(NAMES | ODD, max_size=3)
+ANYTHING = st.one_of(
+    MIXED,
+    st.lists(MIXED, max_size=2),
+    st.lists(MIXED | ODD, max_size=2),
+    st.recursive(
+        ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner), max_leaves=4
+    ),
+)
+
+
+def is_part(name: str, value: object) -> bool:
+    """Tell whether a part of a state has the type that play gives it."""
+    if not isinstance(value, frozenset):
+        return (
+            isinstance(value, str) if name == "location" else name == "held" and isinstance(value, str | None)
+        )
+    if name in {"inside", "object_at", "removed"}:
+        return all(
+            isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+            for pair in value
+        )
+    return name not in {"location", "held"} and all(isinstance(one, str) for one in value)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(State._fields), ANYTHING)
+def test_a_part_with_any_value_is_told_or_is_names(name: str, value: object) -> None:
+    data = changed(["state", name], value)
+    try:
+        found = from_bytes(data, "here")
+    except EnvironmentFault:
+        return
+    assert all(map(is_part, State._fields, found.state))
+    assert from_bytes(to_bytes(found), "here") == found
+    kept = json.loads(to_bytes(found))["state"][name]
+    assert kept == (
+        sorted(json.loads(one) for one in {*map(json.dumps, value)}) if isinstance(value, list) else value
+    )
+
+
 def test_a_loaded_state_goes_on_as_the_first_did() -> None:
     task = task_of(rooms.game())
     one, other = NativeEnv(), NativeEnv()
