@@ -12,6 +12,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -230,8 +231,6 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     """Return Python's version and those of the packages that are installed."""
     found = {"python": platform.python_version()}
     for package in packages:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
     return found

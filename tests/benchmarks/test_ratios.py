@@ -102,7 +102,7 @@ def test_machine_and_versions_name_what_ran() -> None:
     assert described["cores"] >= 1
     assert described["memory_gib"] > 0
     found = versions(["numpy", "no-such-package"])
-    assert found["no-such-package"] == "not installed"
+    assert "no-such-package" not in found
     assert found["numpy"][0].isdigit()
 
 
