@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 _DEFAULTS = {
@@ -13,9 +14,14 @@ _DEFAULTS = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_WORKERS = ("EventsWorker", "APILogWorker")
+"""Prefect's threads, whose loggers lie outside of its own: what they say when the process ends is no news."""
 
 
 def set_prefect_defaults() -> None:
     """Set the defaults that the environment leaves open."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    level = logging.getLevelNamesMapping().get(os.environ["PREFECT_LOGGING_LEVEL"].upper(), logging.CRITICAL)
+    for worker in _WORKERS:
+        logging.getLogger(worker).setLevel(level)
