@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,3 +49,5 @@ if __name__ == "__main__":
             resume(Path(folder), Path(out), int(stage), dtype)
         case _:
             sys.exit(f"unknown arguments {sys.argv[1:]}")
+    if dist.get_world_size() > 1:
+        os._exit(0)  # as a stage's ranks end: a group that is taken apart can abort its process
