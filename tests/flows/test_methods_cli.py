@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
@@ -14,15 +15,17 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.methods_cli import _WORDS, needs_in_words
-from pivotopd.artifacts import Artifact, Store, list_artifacts
+from pivotopd.artifacts import Artifact, list_artifacts
+from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
 from pivotopd.exits import run_command
 from pivotopd.methods import sections
 from pivotopd.methods.base import Needs
 from pivotopd.methods.registry import ENTRIES, make_method
 from pivotopd.records import Advantage, Distribution, Episode, Signal, Turn, Update
+from stages.runner import perform
+from stages.runs import open_run
 from tests.conftest import ROOT
-from tests.flows.runs import train
 from tests.small_student import small_config, small_student
 
 SKILLED = ("opsd", "rlsd", "sdar", "agentopsd", "skill_sd")
@@ -119,7 +122,18 @@ def test_a_larger_model_that_does_not_fit_is_refused_before_anything_is_written(
 # ---------------------------------------------------------------------- real runs
 
 
-@pytest.mark.slow(seconds=40)
+def trained(config: RunConfig) -> list[Artifact]:
+    """Do all jobs of a training, in this process and without a server: what differs here is the method."""
+    from flows.train import jobs_of
+
+    work, plan = open_run(config)
+    with closing(work):
+        for job in jobs_of(plan):
+            assert not perform(work, job).cached
+    return list(list_artifacts(work.store))
+
+
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_method_trains_for_two_iterations(
     name: str, student: Path, larger: Path, tmp_path: Path
@@ -139,9 +153,7 @@ def test_a_ready_method_trains_for_two_iterations(
         update__learning_rate=1e-5,
         update__mini_batch_rows=256,
     )
-    done = train(config, tmp_path / "home")
-    assert done.returncode == 0, done.stderr
-    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    found = trained(config)
     updates = sorted((one for one in found if one.manifest.stage == "update"), key=iteration_of)
     assert [iteration_of(one) for one in updates] == [0, 1]
     assert len({one.manifest.notes["weights"] for one in updates}) == 2
@@ -166,7 +178,7 @@ def test_a_ready_method_trains_for_two_iterations(
         check_actions(found, signals, advantages)
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize(
     ("name", "estimator", "width"),
     [("pivotopd", "top_k", 20), ("pivotopd", "full", 899), ("opsd", "full", 899)],
@@ -178,9 +190,7 @@ def test_the_other_estimators_train_for_two_iterations(
     if estimator == "top_k":
         method |= {"estimator_tokens": width}
     config = small_config(tmp_path / "root", student, method=method, update__learning_rate=1e-5)
-    done = train(config, tmp_path / "home")
-    assert done.returncode == 0, done.stderr
-    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    found = trained(config)
     updates = sorted((one for one in found if one.manifest.stage == "update"), key=iteration_of)
     assert len({one.manifest.notes["weights"] for one in updates}) == 2
     for update in updates:
@@ -200,7 +210,7 @@ def test_the_other_estimators_train_for_two_iterations(
         assert bool(parts) == (name == "pivotopd")
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=10)
 def test_tcod_backwards_trains_on_what_the_student_played(
     student: Path, larger: Path, tmp_path: Path
 ) -> None:
@@ -210,9 +220,7 @@ def test_tcod_backwards_trains_on_what_the_student_played(
         method={"name": "tcod", "direction": "b2f", "iterations_per_turn": 1},
         larger_teacher__path=str(larger),
     )
-    done = train(config, tmp_path / "home")
-    assert done.returncode == 0, done.stderr
-    found = list(list_artifacts(Store(str(tmp_path / "root"))))
+    found = trained(config)
     rollouts = sorted((one for one in found if one.manifest.stage == "rollout"), key=iteration_of)
     for rollout in rollouts:
         rows, played = rollout.rows(Turn), rollout.rows(Episode)
