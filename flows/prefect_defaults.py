@@ -14,7 +14,12 @@ _DEFAULTS = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-_WORKERS = ("EventsWorker", "APILogWorker")
+_WORKERS = (
+    "EventsWorker",
+    "APILogWorker",
+    "ConcurrencySlotAcquisitionService",
+    "ConcurrencySlotAcquisitionWithLeaseService",
+)
 """Prefect's threads, whose loggers lie outside of its own: what they say when the process ends is no news."""
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.methods_cli import _WORDS, needs_in_words
+from flows.prefect_defaults import set_prefect_defaults
 from pivotopd.artifacts import Artifact, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.errors import ConfigError
@@ -124,6 +125,7 @@ def test_a_larger_model_that_does_not_fit_is_refused_before_anything_is_written(
 
 def trained(config: RunConfig) -> list[Artifact]:
     """Do all jobs of a training, in this process and without a server: what differs here is the method."""
+    set_prefect_defaults()
     from flows.train import jobs_of
 
     work, plan = open_run(config)
