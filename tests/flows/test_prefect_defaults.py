@@ -18,7 +18,7 @@ def kinds_of(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[logging.Logger]]:
+def workers() -> Iterator[list[logging.Logger]]:
     """The loggers of all threads that Prefect starts to send something, with their levels put back."""
     import prefect.concurrency.services
     import prefect.concurrency.v1.services

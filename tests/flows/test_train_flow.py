@@ -105,16 +105,13 @@ def test_another_root_gives_the_same_digests_and_the_same_content(
 
 
 def test_the_collector_leaves_out_what_stands_from_the_first_update_to_the_end(
-    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    student: Path, tmp_path: Path
 ) -> None:
     from flows.train import Listener, listen
 
     left_out: dict[str, bool] = {}
     listen(Listener(done=lambda done: left_out.update({describe(done.job): gc.get_freeze_count() > 0})))
-    try:
-        assert fly(small_config(tmp_path, student, tracking__enabled=False)).state == "Completed"
-    finally:
-        listen(Listener())
+    assert fly(small_config(tmp_path, student, tracking__enabled=False)).state == "Completed"
     settled = NAMES.index("update 0000")
     assert [left_out[name] for name in NAMES] == [False] * settled + [True] * (len(NAMES) - settled)
     assert gc.get_freeze_count() == 0
@@ -143,11 +140,9 @@ def test_what_is_left_out_keeps_no_policy_alive(
 
     monkeypatch.setattr(work, "load_policy", noted)
     listen(Listener(done=look))
-    try:
-        config = small_config(tmp_path, student, tracking__enabled=False, iterations=5, update__idle_limit=5)
-        assert fly(config).state == "Completed"
-    finally:
-        listen(Listener())
+    config = small_config(tmp_path, student, tracking__enabled=False, iterations=5, update__idle_limit=5)
+    assert fly(config).state == "Completed"
+    listen(Listener())  # it holds what it was told
     assert len(alive) == 5
     with_the_learner = work.KEPT_POLICIES + 1
     assert len(loaded) > with_the_learner
