@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -64,9 +63,9 @@ app.command(rich_help_panel="Help")(doctor)
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    from pivotopd.exits import run_command
+    from pivotopd.exits import run_and_leave
 
-    sys.exit(run_command(app))
+    run_and_leave(app)
 
 
 if __name__ == "__main__":

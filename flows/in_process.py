@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pivotopd.errors import ConfigError, PivotError, Preempted, StorageError
-from pivotopd.exits import interrupt_held_back
+from pivotopd.errors import ConfigError, StorageError
+from pivotopd.stops import StopSignal, interrupt_held_back, stop_behind
 
 _SERVER = "PREFECT_API_URL"
 _HOME = "PREFECT_HOME"
@@ -54,7 +53,7 @@ def run_flow(flow: Callable[..., Any], *arguments: Any) -> None:
         ConfigError: The Prefect server that is set cannot be reached.
         StorageError: It went out of reach while the flow ran.
         PivotError: The flow's own error.
-        Preempted: A scheduler asked to stop.
+        StopSignal: A scheduler asked to stop.
     """
     import httpx
 
@@ -80,15 +79,10 @@ def _stops_as_ours() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        seen: BaseException | None = error
-        while seen is not None and not isinstance(seen, TerminationSignal):
-            seen = seen.__cause__ or seen.__context__
-        if seen is None or isinstance(error, PivotError):
+        asked = stop_behind(error)
+        if not isinstance(asked, TerminationSignal):
             raise
-        raise Preempted(
-            f"asked to stop by {signal.Signals(seen.signal).name}",
-            mend="start the same command again: what is finished is kept",
-        ) from error
+        raise StopSignal(asked.signal) from error
 
 
 def _reach_server() -> None:

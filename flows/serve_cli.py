@@ -97,13 +97,12 @@ def _say_loading(subject: str, taken: socket.socket) -> None:
 
 def _answer(server: EngineServer, taken: socket.socket, what: str) -> None:
     """Answer at an address until the process is asked to stop, then end the engine."""
-    from pivotopd.errors import Preempted
     from pivotopd.services.server import serve, url_of
 
     url = url_of(taken)
     try:
         serve(server, taken, lambda: typer.echo(f"{what} is served at {url}"))
-    except (Preempted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         typer.echo("ended")
     finally:
         server.close()

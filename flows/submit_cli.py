@@ -140,11 +140,9 @@ def _await(dispatcher: Dispatcher, task: Task, *, detach: bool) -> None:
 @contextmanager
 def _cancelled_with_us(dispatcher: Dispatcher) -> Iterator[None]:
     """Cancel the jobs where this command is asked to stop; where it dies or fails, they stay."""
-    from pivotopd.errors import Preempted
-
     try:
         yield
-    except (KeyboardInterrupt, Preempted, SystemExit):
+    except (KeyboardInterrupt, SystemExit):
         dispatcher.cancel_all()
         raise
 

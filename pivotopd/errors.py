@@ -119,6 +119,6 @@ class StorageError(PivotError):
 
 
 class Preempted(PivotError):
-    """The process was asked to stop (SIGTERM, SIGUSR1) and left a resumable state."""
+    """A job was asked to stop and left a resumable state; in this process, ``stops.StopSignal`` says so."""
 
     exit_code = 75

@@ -1,4 +1,4 @@
-"""How a command ends: errors become their message and exit code, stop signals become ``Preempted``.
+"""How a command ends: errors become their message and exit code, requests to stop theirs.
 
 Used by every command that a person or a scheduler starts, so that all end alike.
 """
@@ -9,15 +9,12 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NoReturn
 
 from pivotopd.errors import PivotError, Preempted, StorageError
-
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
-"""A scheduler's request to stop: Kubernetes sends the first, SLURM's ``--signal=USR1`` the second."""
+from pivotopd.stops import STOP_SIGNALS, StopSignal, stop_behind, stop_signals
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells count it: 128 + SIGINT."""
@@ -45,25 +42,25 @@ EXIT_CODES: Final = {
 """Meaning of every exit code; the manual's table is made from it."""
 
 
-@contextmanager
-def interrupt_held_back() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: a terminal sends it to all, and this process decides.
+def run_and_leave(body: Callable[[], int | None]) -> NoReturn:
+    """Run a command's body as :func:`run_command` does, and end the process with its code.
 
-    They inherit that it is held back in the calling thread; here it arrives at the end.
+    What ends by itself is not asked to stop any more: a signal on the last metres would replace its code.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = run_command(body)
+    if code not in (Preempted.exit_code, INTERRUPTED):
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run_command(body: Callable[[], int | None]) -> int:
     """Run a command's body and return its exit code.
 
     A :class:`PivotError` is printed on stderr in its three parts, and so is a full disk wherever it was met,
-    such as under a redirected output. A reader that has gone ends the command without a word. Every other
-    exception is a defect and is raised on, with its traceback.
+    such as under a redirected output. A request to stop counts as one whatever else was raised in its wake. A
+    reader that has gone ends the command without a word. Every other exception is a defect and is raised on,
+    with its traceback.
     """
     _open_closed_streams()
     try:
@@ -80,39 +77,30 @@ def _run(body: Callable[[], int | None]) -> int:
     try:
         with stop_signals():
             return _flushed(body)
-    except PivotError as error:
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        return _stopped(stop_behind(end))  # Typer met the request first
+    except BaseException as error:
+        asked = stop_behind(error)
+        if asked is not None:
+            return _stopped(asked)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = error.filename or "the output of this command, or a temporary folder"
+            full = f"the disk is full: {error.strerror}"
+            error = StorageError(full, where=str(where), mend="free some space")
+        if not isinstance(error, PivotError):
+            raise
         _say(f"error: {error}")
         return error.exit_code
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        where = error.filename or "the output of this command, or a temporary folder"
-        full = StorageError(f"the disk is full: {error.strerror}", where=str(where), mend="free some space")
-        _say(f"error: {full}")
-        return full.exit_code
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return INTERRUPTED
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # Typer met the KeyboardInterrupt first
-            _say("interrupted")
-        raise
-    except Exception as error:
-        asked = stop_behind(error)
-        if asked is None:
-            raise
-        _say("interrupted" if isinstance(asked, KeyboardInterrupt) else f"error: {asked}")
-        return asked.exit_code if isinstance(asked, Preempted) else INTERRUPTED
 
 
-def stop_behind(error: BaseException) -> Preempted | KeyboardInterrupt | None:
-    """Return the request to stop that an error followed from: a library may stumble over one midway."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, Preempted | KeyboardInterrupt):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
+def _stopped(asked: BaseException | None) -> int:
+    if isinstance(asked, StopSignal):
+        _say(f"error: {asked}")
+        return Preempted.exit_code
+    _say("interrupted")
+    return INTERRUPTED
 
 
 def _flushed(body: Callable[[], int | None]) -> int:
@@ -124,26 +112,6 @@ def _flushed(body: Callable[[], int | None]) -> int:
         raise
     sys.stdout.flush()
     return code
-
-
-@contextmanager
-def stop_signals() -> Iterator[None]:
-    """Raise ``Preempted`` in the main thread at the first stop signal; a second one kills as usual."""
-    before = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    del frame
-    signal.signal(number, signal.SIG_DFL)
-    raise Preempted(
-        f"asked to stop by {signal.Signals(number).name}",
-        mend="start the same command again: what is finished is kept",
-    )
 
 
 def _reader_gone() -> int:

@@ -15,12 +15,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from pivotopd.exits import stop_behind
 from pivotopd.ledger import Counts
 from pivotopd.methods.registry import make_method
 from pivotopd.models.base import Nats, Scorer, ScoreRequest, TokenDistributions
 from pivotopd.records import Episode, Turn
 from pivotopd.scoring import Signaller
+from pivotopd.stops import stop_behind
 from stages.depth import depth_before
 from stages.update_scores import read_beside, signaller_of, trains
 from stages.work import Job, Source, Stopwatch, Work

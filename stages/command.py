@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from pivotopd.errors import ConfigError
-from pivotopd.exits import run_command
+from pivotopd.exits import run_and_leave
 from pivotopd.threads import set_threads
 from stages.diagnosis_plan import STAGES as DIAGNOSIS_STAGES
 from stages.diagnosis_plan import DiagnosisPlan
@@ -155,4 +155,4 @@ def main(stage: str) -> NoReturn:
     command.__doc__ = f"Run the {stage} stage of a run from its stored inputs."
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(command)
-    sys.exit(run_command(app))
+    run_and_leave(app)

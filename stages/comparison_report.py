@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pivotopd.comparison.experiment import Experiment
 from pivotopd.comparison.report import report_files
 from pivotopd.comparison.results import Comparison, Measured
-from pivotopd.errors import Preempted, RunsFailed
+from pivotopd.errors import RunsFailed
 from pivotopd.exits import EXIT_CODES
 from pivotopd.provenance import git_commit
 from pivotopd.tracking import RunStatus, Tracker, experiment_of, open_tracker
@@ -23,7 +23,7 @@ def tracked(experiment: Experiment, members: Sequence[Member], tags: Mapping[str
     try:
         yield tracker
         status = "FINISHED"
-    except (Preempted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:

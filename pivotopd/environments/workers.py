@@ -22,7 +22,7 @@ from pivotopd.environments.base import Env, Environment, StepResult, Task
 from pivotopd.environments.worker_process import STARTED, Failure, Order, Stand, What, serve
 from pivotopd.environments.wrapped import WrappedEnvironment
 from pivotopd.errors import ClusterError, EnvironmentFault, ReplayDivergence
-from pivotopd.exits import interrupt_held_back
+from pivotopd.stops import interrupt_held_back
 
 TRIES: Final = 2
 """How often an episode's calls may end their process."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pivotopd.errors import ClusterError, PivotError, Preempted
+from pivotopd.errors import ClusterError, PivotError
 from pivotopd.launch.base import LOG, Launcher, State, Task
 from pivotopd.launch.records import JobRecord, Records
 
@@ -135,10 +135,11 @@ class Dispatcher:
         self._pending[record.token] = record
         try:
             job = self.launcher.submit(task, record.folder, record.token)
-        except PivotError as error:
-            if not isinstance(error, Preempted | ClusterError):  # refused: nothing was submitted
-                self.records.save(path, record.model_copy(update={"ended": f"refused: {error.what}"}))
-                del self._pending[record.token]
+        except ClusterError:
+            raise
+        except PivotError as error:  # refused: nothing was submitted
+            self.records.save(path, record.model_copy(update={"ended": f"refused: {error.what}"}))
+            del self._pending[record.token]
             raise
         record = record.model_copy(update={"job": job})
         self.records.save(path, record)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
-from pivotopd.errors import ConfigError, Preempted
-from pivotopd.exits import run_command, stop_signals
+from pivotopd.errors import ConfigError
+from pivotopd.exits import run_and_leave
+from pivotopd.stops import stop_signals
 
 _ANSWER_S: Final = 10.0
 """How long one of SLURM's programs may take; Prefect's worker kills this process after 30 s."""
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
             ) from error
         try:
             code = process.wait()
-        except (Preempted, KeyboardInterrupt):
+        except KeyboardInterrupt:
             _end(process, name)
             code = process.wait()
     return code if code >= 0 else 128 - code
@@ -72,4 +73,4 @@ def _answer(*command: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(lambda: run(sys.argv[1:])))
+    run_and_leave(lambda: run(sys.argv[1:]))

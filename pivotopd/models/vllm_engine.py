@@ -25,7 +25,6 @@ from pivotopd.errors import (
     EngineFault,
     NumericsError,
     PivotError,
-    Preempted,
     first_line,
 )
 from pivotopd.ledger import Counts
@@ -297,8 +296,6 @@ class VllmEngine:
             yield
         except Exception as error:
             if not self._is_dead:
-                if isinstance(error, Preempted):
-                    self.close()  # requests of the interrupted call are still in it
                 raise
             self.close()
             raise EngineFault(
@@ -308,7 +305,7 @@ class VllmEngine:
                 "engine.gpu_memory_share or engine.concurrency; VLLM_LOGGING_LEVEL=INFO shows its messages",
             ) from error
         except BaseException:
-            self.close()
+            self.close()  # requests of the interrupted call are still in it
             raise
 
     @property

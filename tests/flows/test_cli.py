@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -32,7 +31,7 @@ from pivotopd.errors import (
     StorageError,
     TeacherError,
 )
-from pivotopd.exits import EXIT_CODES, READER_GONE, run_command, stop_signals
+from pivotopd.exits import EXIT_CODES, READER_GONE, run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "deepspeed", "prefect", "mlflow", "pyarrow", "pandas", "pydantic", "numpy")
@@ -178,26 +177,6 @@ def test_the_bodys_code_is_returned_and_none_is_success() -> None:
     assert run_command(lambda: None) == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_library_that_stumbles_over_a_signal_changes_no_code(number: str, code: int) -> None:
-    done = run_python(
-        f"""
-        import os, signal, sys, time
-        from pivotopd.exits import run_command
-        def body():
-            try:
-                os.kill(os.getpid(), signal.{number})
-                time.sleep(60)
-            except BaseException:
-                raise ValueError("not ready for this")
-        sys.exit(run_command(body))
-        """,
-        check=False,
-    )
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])
 def test_signals_end_with_their_code(number: str, code: int) -> None:
     done = run_python(
@@ -213,13 +192,6 @@ def test_signals_end_with_their_code(number: str, code: int) -> None:
     )
     assert done.returncode == code
     assert "Traceback" not in done.stderr
-
-
-def test_signal_handlers_are_put_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with stop_signals():
-        assert signal.getsignal(signal.SIGTERM) is not before
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_configuration_error_ends_the_process_with_2_and_without_traceback() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pivotopd.launch import dispatch
 from pivotopd.launch.base import Needed, State, Task
 from pivotopd.launch.dispatch import Dispatcher, Submitted, raise_for
 from pivotopd.launch.records import JobRecord, Records
+from pivotopd.stops import StopSignal
 
 DONE = State("done", 0, "COMPLETED")
 TASK = Task("recover-0003", "ab" * 32, ("-m", "stages.recover"), Needed())
@@ -27,7 +29,7 @@ class Platform:
     """A platform that plays states; the last one stays."""
 
     states: list[State | ClusterError] = field(default_factory=lambda: [DONE])
-    refusal: Exception | None = None
+    refusal: BaseException | None = None
     known: str | None = None
     submitted: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -217,8 +219,8 @@ def test_cancel_reaches_a_job_whose_submission_was_interrupted(
     platform: Platform, records: Records, said: list[str]
 ) -> None:
     one = dispatcher(platform, records, said)
-    platform.refusal = Preempted("asked to stop")
-    with pytest.raises(Preempted):
+    platform.refusal = StopSignal(signal.SIGTERM)
+    with pytest.raises(StopSignal):
         one.ensure(TASK)
     platform.known = "9"
     one.cancel_all()

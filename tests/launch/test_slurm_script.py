@@ -164,6 +164,29 @@ def test_stopped_for_its_time_limit_a_job_is_requeued(
     assert left is None or (tmp_path / "exit_code").read_text() == f"{left}\n"
 
 
+def test_a_controller_that_is_busy_is_asked_again(tmp_path: Path) -> None:
+    done = _run(tmp_path, script(task("-c", STOPS + "time.sleep(60)"), folder=str(tmp_path)), REFUSED="2")
+    assert (tmp_path / "scontrol").read_text() == "requeue 17\n" * 3
+    assert done.returncode == 75
+    assert not (tmp_path / "exit_code").exists()
+
+
+def test_where_requeueing_is_forbidden_the_exit_code_is_left(tmp_path: Path) -> None:
+    done = _run(tmp_path, script(task("-c", STOPS + "time.sleep(60)"), folder=str(tmp_path)), REFUSED="9")
+    assert done.returncode == 75
+    assert (tmp_path / "exit_code").read_text() == "75\n"
+
+
+def test_a_signal_before_the_command_has_started_reaches_it(tmp_path: Path) -> None:
+    """As between bash's fork and its next word, where no name of the command is known."""
+    text = script(task("-c", "import time; time.sleep(60)"), folder=str(tmp_path))
+    starts = '  "${command[@]}" &\n'
+    assert text.count(starts) == 1
+    done = _run(tmp_path, text.replace(starts, starts + "  kill -USR1 $$\n"))
+    assert done.returncode == 75
+    assert (tmp_path / "scontrol").read_text() == "requeue 17\n"
+
+
 def test_lines_of_setup_come_before_the_command(tmp_path: Path) -> None:
     section = SlurmSection(setup="export SEEN='a b'\n", python=sys.executable)
     program = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['SEEN'])"
@@ -204,10 +227,11 @@ def test_several_processes_run_under_srun_and_know_their_rank() -> None:
 
 
 def _run(folder: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a batch script as SLURM would, with an scontrol that only notes what it is asked."""
+    """Run a batch script as SLURM would, with an scontrol that notes its arguments, and refuses at first."""
     tools = folder / "bin"
     tools.mkdir()
-    (tools / "scontrol").write_text('#!/bin/bash\nprintf "%s\\n" "$*" >"$NOTES/scontrol"\n')
+    notes = 'printf "%s\\n" "$*" >>"$NOTES/scontrol"\n[[ $(wc -l <"$NOTES/scontrol") -gt ${REFUSED:-0} ]]\n'
+    (tools / "scontrol").write_text(f"#!/bin/bash\n{notes}")
     (tools / "scontrol").chmod(0o755)
     (folder / "job.sh").write_text(text, encoding="utf-8")
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "NOTES": str(folder), **variables}

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pivotopd.config import TinyStudent
-from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError, Preempted
+from pivotopd.errors import ArtifactError, ConfigError, EngineFault, NumericsError
 from pivotopd.learner_state import STATE_FILE
 from pivotopd.models.base import Completion, Request, Sampling, ScoreRequest
 from pivotopd.models.checkpoint import Policy, load_policy, make_policy, read_text_side, save_policy
@@ -30,6 +30,7 @@ from pivotopd.models.tiny import build_model, build_tokenizer
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.models.vllm_engine import VllmEngine, check_model, check_vllm
 from pivotopd.models.vllm_worker import Owner
+from pivotopd.stops import StopSignal
 from tests.child_process import engines_of, lives, patience, wait_until
 from tests.models.conftest import PHRASES
 
@@ -284,12 +285,12 @@ def test_an_interrupted_call_leaves_no_engine_behind(
     closed: list[bool] = []
 
     def stops(*_: object, **__: object) -> None:
-        raise Preempted("asked to stop")
+        raise StopSignal(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "close", lambda: closed.append(True))
         patch.setattr(engine._llm.llm_engine, "step", stops)
-        with pytest.raises(Preempted):
+        with pytest.raises(StopSignal):
             engine.generate(requests_of(policy), Sampling(1.0, 12))
         patch.setattr(engine._llm.llm_engine, "step", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):

@@ -73,10 +73,9 @@ def test_ctrl_c_ends_a_batch_while_every_engine_works() -> None:
 SCRIPT = """
 import sys
 from pivotopd.errors import Preempted
-from pivotopd.exits import stop_signals
-from pivotopd.services.client import RemoteEngine
 from pivotopd.services.client import RemoteEngine
 from pivotopd.services.pool import EnginePool
+from pivotopd.stops import StopSignal, stop_signals
 from tests.services import test_interrupts
 
 engines = {url: RemoteEngine(url) for url in sys.argv[2:]}
@@ -84,9 +83,9 @@ pool = EnginePool(engines, 100) if len(engines) > 1 else engines[sys.argv[2]]
 with stop_signals():
     try:
         getattr(test_interrupts, sys.argv[1])(pool)
-    except Preempted as stop:
+    except StopSignal:
         pool.close()
-        sys.exit(stop.exit_code)
+        sys.exit(Preempted.exit_code)
 """
 
 

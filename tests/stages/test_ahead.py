@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from benchmarks.iteration import SlowTeacher
 from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.environments.base import Environment
-from pivotopd.errors import NumericsError, Preempted
+from pivotopd.errors import NumericsError
 from pivotopd.models.base import Nats, ScoreRequest
 from pivotopd.models.transformers_engine import TransformersEngine
 from pivotopd.records import Episode, Turn
+from pivotopd.stops import StopSignal
 from pivotopd.teacher.base import Query, Reading, Transcript
 from pivotopd.teacher.registry import make_teacher
 from stages.ahead import PHASE, Ahead
@@ -198,7 +200,7 @@ def test_an_error_of_scoring_is_the_update_s(
 
 def test_a_stop_signal_ends_the_wait(student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stops(_self: object, _requests: Sequence[ScoreRequest]) -> list[Nats]:
-        raise RuntimeError("a library stumbled") from Preempted("asked to stop")
+        raise RuntimeError("a library stumbled") from StopSignal(signal.SIGTERM)
 
     monkeypatch.setattr(TransformersEngine, "score", stops)
     config = small_config(tmp_path / "root", student, streaming="exact", method={"name": "pivotopd"})

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from pivotopd.errors import ConfigError, Preempted, TeacherError
-from pivotopd.exits import stop_signals
+from pivotopd.errors import ConfigError, TeacherError
 from pivotopd.ledger import Counts
+from pivotopd.stops import StopSignal, stop_signals
 from pivotopd.teacher.chat import Answer, Ask
 from pivotopd.teacher.endpoint import EndpointChat
 from pivotopd.teacher.reply_cache import ReplyCache
@@ -302,7 +302,7 @@ def test_a_stop_signal_does_not_wait_for_replies(tmp_path: Path) -> None:
 
     with serving(behave) as server, stop_signals():
         start = time.monotonic()
-        with pytest.raises(Preempted):
+        with pytest.raises(StopSignal):
             chat(server.url, tmp_path).ask(asks("a"))
         assert time.monotonic() - start < 1.5
 

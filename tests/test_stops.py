@@ -1,0 +1,131 @@
+"""Requests to stop end the process wherever they meet it, also where Python drops what is raised."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from pivotopd.stops import StopSignal, stop_behind, stop_signals
+from tests.conftest import ROOT
+
+NUMBERS = [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)]
+
+PLACES = {
+    "finalizer": """
+        class Thing:
+            def __del__(self): stop()
+        Thing()""",
+    "callback of a weak reference": """
+        class Thing: pass
+        thing = Thing()
+        watch = weakref.ref(thing, lambda _: stop())
+        del thing""",
+    "walk of the garbage collector": """
+        class Thing:
+            def __del__(self): stop()
+        thing = Thing()
+        thing.itself = thing
+        del thing
+        gc.collect()""",
+    "two finalizers, one after the other": """
+        class Thing:
+            def __init__(self, act): self.act = act
+            def __del__(self): self.act()
+        Thing(stop)
+        Thing(lambda: time.sleep(1))""",
+    "handler of log records": """
+        class Sink(logging.Handler):
+            def emit(self, record):
+                try: stop()
+                except Exception: self.handleError(record)
+        logging.getLogger().addHandler(Sink())
+        logging.error("a line")""",
+    "library that takes it for a failure": """
+        try: stop()
+        except Exception: pass""",
+    "library that makes an error of it": """
+        try: stop()
+        except BaseException: raise ArtifactError("the tokenizer cannot be read")""",
+    "library that stumbles over it": """
+        try: stop()
+        except BaseException: 1 // 0""",
+}
+"""Where a signal may arrive; what each does with it is what Python or a library does."""
+
+PROGRAM = """
+import gc, logging, os, signal, sys, time, weakref
+from pivotopd.errors import ArtifactError
+from pivotopd.exits import run_and_leave
+
+def stop():
+    os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+    time.sleep(0)  # the handler runs here at the latest
+
+def body():
+{place}
+    time.sleep(60)
+
+run_and_leave(body)
+"""
+
+
+def run(program: str, number: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, number],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,  # below the minute that the program would go on
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), NUMBERS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_request_to_stop_is_not_lost(place: str, number: str, code: int) -> None:
+    done = run(PROGRAM.format(place=textwrap.indent(textwrap.dedent(PLACES[place]), "    ")), number)
+    assert done.returncode == code, done.stderr
+    asked = f"error: asked to stop by {number}\n  mend:  start the same command again: what is finished is kept"
+    assert done.stderr == (f"{asked}\n" if code == 75 else "interrupted\n")
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_signal_after_the_end_changes_no_code(number: str, code: int) -> None:
+    """Ending a process takes seconds where it has a server of its own to end."""
+    done = run(
+        "import atexit, os, signal, sys\n"
+        "from pivotopd.exits import run_and_leave\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.Signals[sys.argv[1]]))\n"
+        f"run_and_leave(lambda: {code})",
+        number,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_what_a_finalizer_raises_of_its_own_is_still_shown() -> None:
+    place = "    class Thing:\n        def __del__(self): 1 // 0\n    Thing()\n    sys.exit(0)"
+    done = run(PROGRAM.format(place=place), "SIGTERM")
+    assert done.returncode == 0
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), sys.unraisablehook]
+    with stop_signals():
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+    assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), sys.unraisablehook] == before
+
+
+def test_a_request_is_found_behind_what_followed_from_it() -> None:
+    asked = StopSignal(signal.SIGTERM)
+    followed = ValueError("not ready for this")
+    followed.__cause__ = RuntimeError("closing")
+    followed.__cause__.__context__ = asked
+    assert stop_behind(followed) is asked
+    assert stop_behind(asked) is asked
+    assert stop_behind(ValueError("its own")) is None
