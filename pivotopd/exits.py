@@ -47,7 +47,10 @@ def run_and_leave(body: Callable[[], int | None]) -> NoReturn:
 
     What ends by itself is not asked to stop any more: a signal on the last metres would replace its code.
     """
-    code = run_command(body)
+    try:
+        code: str | int | None = run_command(body)
+    except SystemExit as end:  # as Typer ends a command
+        code = end.code
     if code not in (Preempted.exit_code, INTERRUPTED):
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)

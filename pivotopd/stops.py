@@ -19,6 +19,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 _AGAIN_S: Final = 0.05
 """How long after a stop that was lost it is asked for again."""
 
+
 class StopSignal(KeyboardInterrupt):
     """A scheduler's stop signal, raised wherever the main thread is.
 

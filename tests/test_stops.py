@@ -89,19 +89,19 @@ def run(program: str, number: str) -> subprocess.CompletedProcess[str]:
 def test_a_request_to_stop_is_not_lost(place: str, number: str, code: int) -> None:
     done = run(PROGRAM.format(place=textwrap.indent(textwrap.dedent(PLACES[place]), "    ")), number)
     assert done.returncode == code, done.stderr
-    asked = f"error: asked to stop by {number}\n  mend:  start the same command again: what is finished is kept"
-    assert done.stderr == (f"{asked}\n" if code == 75 else "interrupted\n")
+    asked = f"asked to stop by {number}\n  mend:  start the same command again: what is finished is kept"
+    assert done.stderr == (f"error: {asked}\n" if code == 75 else "interrupted\n")
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1"])
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_signal_after_the_end_changes_no_code(number: str, code: int) -> None:
+@pytest.mark.parametrize(("end", "code"), [("0", 0), ("3", 3), ("sys.exit()", 0), ("sys.exit(2)", 2)])
+def test_a_signal_after_the_end_changes_no_code(number: str, end: str, code: int) -> None:
     """Ending a process takes seconds where it has a server of its own to end."""
     done = run(
         "import atexit, os, signal, sys\n"
         "from pivotopd.exits import run_and_leave\n"
         "atexit.register(lambda: os.kill(os.getpid(), signal.Signals[sys.argv[1]]))\n"
-        f"run_and_leave(lambda: {code})",
+        f"run_and_leave(lambda: {end})",
         number,
     )
     assert (done.returncode, done.stderr) == (code, "")
