@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config
+from tests.prefect_database import lay_database
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("flows", "stages", "pivotopd")
@@ -31,7 +32,8 @@ def source() -> Path:
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    """Return an environment without a Prefect or MLflow server of the user's."""
+    """Return an environment without a Prefect or MLflow server of the user's, and lay Prefect's home ready."""
+    lay_database(home / "prefect")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
     return kept | {"PREFECT_HOME": str(home / "prefect"), "OMP_NUM_THREADS": "1"}
 
