@@ -32,7 +32,7 @@ def source() -> Path:
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    """Return an environment without a Prefect or MLflow server of the user's; Prefect's home is laid ready."""
+    """Return an environment without the user's Prefect or MLflow server; Prefect's home is laid ready."""
     lay_database(home / "prefect")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
     return kept | {"PREFECT_HOME": str(home / "prefect"), "OMP_NUM_THREADS": "1"}
