@@ -107,8 +107,10 @@ def bound(measure: Measure, value: float | None) -> str:
     return "-" if value is None else f"{sign} {number(value, measure.unit)}"
 
 
-def show(measures: Iterable[Measure], console: Console, title: str = "Ratios") -> None:
-    """Print a table."""
+def show(
+    measures: Iterable[Measure], console: Console, title: str = "Ratios", *, judged: bool = True
+) -> None:
+    """Print a table; what is not judged has no verdict."""
     from rich.table import Table  # noqa: PLC0415 - the GPU's machine may have torch and transformers only
 
     table = Table(title=title)
@@ -116,5 +118,5 @@ def show(measures: Iterable[Measure], console: Console, title: str = "Ratios") -
         table.add_column(name, justify="left" if name in ("what", "clock", "verdict") else "right")
     for one in measures:
         bounds = bound(one, one.gate), bound(one, one.aim)
-        table.add_row(one.label, interval(one), one.clock, *bounds, verdict(one))
+        table.add_row(one.label, interval(one), one.clock, *bounds, verdict(one) if judged else "-")
     console.print(table)

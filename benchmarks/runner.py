@@ -66,8 +66,12 @@ class Report:
 
     @property
     def missed(self) -> list[str]:
-        """Names of the values whose interval does not pass the gate, and of what did not run."""
-        return [one.name for one in self.measures if one.met is False] + [one.name for one in self.skipped]
+        """Names of the values whose interval does not pass the gate, and of what did not run.
+
+        Values of tiny sizes are not judged.
+        """
+        judged = [] if self.quick else self.measures
+        return [one.name for one in judged if one.met is False] + [one.name for one in self.skipped]
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of the result file."""
@@ -124,7 +128,8 @@ def run(names: Sequence[str], *, quick: bool, out: Path | None, console: Console
         }
         if out is not None:
             report.write(out)
-    show(report.measures, console, "Ratios, quick: not for reading" if quick else "Ratios of one run")
+    title = "Ratios of tiny sizes: not for reading" if quick else "Ratios of one run"
+    show(report.measures, console, title, judged=not quick)
     for one in report.skipped:
         console.print(f"NOT RUN {one.name}: {one.reason}", markup=False)
     total_s = sum(one["wall_s"] for one in report.seconds.values())

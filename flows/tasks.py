@@ -36,6 +36,11 @@ def perform_through(performer: Callable[[Work, Job], Done]) -> None:
     _perform = performer
 
 
+def performs_here() -> bool:
+    """Tell whether this process does the jobs of its flows itself."""
+    return _perform is None
+
+
 def run_job(work: Work, job: Job, here: Callable[[Work, Job], Done] = perform) -> Done:
     """Run a job as a task run of the current flow.
 
@@ -82,7 +87,7 @@ def run_job(work: Work, job: Job, here: Callable[[Work, Job], Done] = perform) -
 @contextmanager
 def _gpus(work: Work, job: Job) -> Iterator[None]:
     """Hold a slot for each GPU that the stage asks for under ``launch``; what is published needs none."""
-    here = _perform is None and not any(name in os.environ for name in _ALLOCATED)
+    here = performs_here() and not any(name in os.environ for name in _ALLOCATED)
     gpus = work.config.launch.needed(job.stage).gpus if here else 0
     if not gpus or work.made(job) is not None:
         yield

@@ -19,7 +19,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
 from flows.board import Board
-from flows.tasks import run_job
+from flows.tasks import performs_here, run_job
 from pivotopd.collector import Standing
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config, parse_config
@@ -33,6 +33,7 @@ from stages.plan import Plan
 from stages.registering import enroll
 from stages.runner import Done, Streamer, describe, streamed
 from stages.runs import open_run
+from stages.servers import check_servers
 from stages.work import Job, Work
 
 
@@ -71,8 +72,10 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
             closing(Streamer(partial(streamed, plan))) as streamer,
             tracked(work) as tracker,
         ):
-            idle, board = 0, Board(work, tracker)
-            for job in jobs_of(plan):
+            idle, board, jobs = 0, Board(work, tracker), jobs_of(plan)
+            if performs_here():
+                check_servers(work, jobs)
+            for job in jobs:
                 done = run_job(work, job, streamer.perform)
                 if job.stage == "update" and not done.cached:
                     standing.settle()  # engine and learner have started

@@ -47,6 +47,7 @@ def run(work: Work, job: Job) -> Artifact:
     lessons: list[Lesson] = []
     with watch.phase("teach"):
         listed = list(transcripts.values())
+        work.progress("episodes labelled", 0, len(listed))
         for done, (transcript, reading) in enumerate(
             zip(listed, readings(work, teacher, listed), strict=True), start=1
         ):

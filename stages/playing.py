@@ -46,6 +46,7 @@ def play_all(work: Work, player: Player, jobs: Sequence[EpisodeJob], what: str) 
         what: What they are, in the plural.
     """
     played: list[Played] = []
+    work.progress(what, 0, len(jobs))
     for one in player.play(jobs):
         played.append(one)
         work.progress(what, len(played), len(jobs))

@@ -66,6 +66,7 @@ def run(work: Work, job: Job) -> Artifact:
     watch, ledger = Stopwatch(), Ledger(work)
     playing = prepare(work, job, watch)
     played: list[Played] = []
+    work.progress("episodes", 0, len(playing.begun.jobs))
     with watch.phase("play"):
         for one in playing.player.play(playing.begun.jobs):
             played.append(one)

@@ -105,6 +105,7 @@ def _play(work: Work, job: Job) -> list[Transcript]:
         Origin(work.layout.run, -1, source.digest, work.environment.data_fingerprint(split)),
     )
     played: list[Played] = []
+    work.progress("episodes for skills", 0, len(jobs))
     for one in player.play(jobs):
         played.append(one)
         work.progress("episodes for skills", len(played), len(jobs))

@@ -133,6 +133,7 @@ class Stream:
         tasks = {one.episode: one.task for one in playing.begun.jobs}
         groups: dict[str, list[Transcript]] = {}
         played: list[Played] = []
+        share.progress("episodes", 0, len(tasks))
         with watch.phase("play"):
             for one in playing.player.play(playing.begun.jobs):
                 played.append(one)

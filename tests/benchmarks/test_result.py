@@ -45,11 +45,14 @@ def test_a_table_shows_misses() -> None:
     console = Console(width=160, record=True)
     show([RATIO, SHARE], console)
     assert "MISSED" in console.export_text()
+    show([RATIO, SHARE], console, judged=False)
+    assert "MISSED" not in console.export_text()
 
 
 def test_what_did_not_run_counts_as_missed() -> None:
-    report = Report(quick=True, measures=[RATIO, SHARE], skipped=[Skipped("update", "no TRL")])
+    report = Report(quick=False, measures=[RATIO, SHARE], skipped=[Skipped("update", "no TRL")])
     assert report.missed == ["restore/stock", "update"]
+    assert Report(quick=True, measures=[RATIO], skipped=report.skipped).missed == ["update"]
     assert json.loads(json.dumps(report.as_json()))["missed"] == report.missed
 
 
@@ -82,13 +85,14 @@ def test_a_page_tells_values_misses_and_reasons() -> None:
         gate=10,
         unit="%",
     )
-    report = Report(quick=True, measures=[RATIO, SHARE, late], skipped=[Skipped("update", "no TRL")])
+    report = Report(quick=False, measures=[RATIO, SHARE, late], skipped=[Skipped("update", "no TRL")])
     page = render(report.as_json())
     missed = page[page.index("## Missed") :]
     assert "K = 1 late" in missed
     assert "two rounds of the teacher" in missed
     assert "no TRL" in missed
-    assert "Quick run" in page
+    assert "Quick run" not in page
+    assert "Quick run" in render(Report(quick=True, measures=[RATIO]).as_json())
     assert list(sections_of([late, RATIO]).values()) == [[late], [RATIO]]
 
 

@@ -8,9 +8,10 @@ import pytest
 from prefect.client.schemas.objects import State
 
 from flows.cli import app
+from pivotopd.artifacts import Store, list_artifacts
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config, load_config
-from pivotopd.errors import ConfigError
+from pivotopd.errors import ConfigError, EngineFault
 from pivotopd.exits import run_command
 from tests.small_student import small_config
 
@@ -137,3 +138,13 @@ def test_a_number_of_tokens_that_nothing_reads_is_refused() -> None:
     assert load_config(None, ["method.estimator_tokens=50"]) == load_config(None)
     kept = load_config(None, ["method.estimator=top_k", "method.estimator_tokens=20"])
     assert kept.method.model_dump()["estimator_tokens"] == 20
+
+
+def test_a_server_out_of_reach_is_told_before_the_first_stage(
+    student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, file = tmp_path / "root", tmp_path / "config.yaml"
+    file.write_text(dump_config(small_config(root, student)))
+    assert cli("train", str(file), "engine.urls=['http://127.0.0.1:1']") == EngineFault.exit_code
+    assert "where: http://127.0.0.1:1" in capsys.readouterr().err
+    assert list_artifacts(Store(str(root))) == []
