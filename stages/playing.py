@@ -10,7 +10,7 @@ from pivotopd.rollout import Origin, Played, Player
 from stages.work import Job, Work
 
 
-def player_of(work: Work, job: Job, split: str, temperature: float) -> Player:
+def player_of(work: Work, job: Job, split: str, temperature: float, *, limit: int | None = None) -> Player:
     """Return a player with a job's input ``policy``.
 
     Args:
@@ -18,6 +18,7 @@ def player_of(work: Work, job: Job, split: str, temperature: float) -> Player:
         job: The job.
         split: Split whose games it plays.
         temperature: Sampling temperature.
+        limit: Turn limit; by default the environment's.
     """
     config = work.config
     return Player(
@@ -25,7 +26,7 @@ def player_of(work: Work, job: Job, split: str, temperature: float) -> Player:
         work.prompter(job.inputs["policy"]),
         work.engine(job.inputs["policy"]),
         Sampling(temperature, config.rollout.response_tokens),
-        config.environment.max_turns,
+        config.environment.max_turns if limit is None else limit,
         config.rollout.batch_episodes,
         Origin(
             work.layout.run,

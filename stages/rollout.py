@@ -16,10 +16,11 @@ from pivotopd.expert import Begun, with_beginnings
 from pivotopd.ledger import Counts
 from pivotopd.records import Episode, Skill, Turn
 from pivotopd.rollout import Job as EpisodeJob
-from pivotopd.rollout import Origin, Played, Player, training_jobs
+from pivotopd.rollout import Played, Player, training_jobs
 from pivotopd.skills import with_skills
 from stages.depth import turn_limit
 from stages.metrics import metrics_text
+from stages.playing import play_all, player_of
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
 TABLES = (Episode, Turn)
@@ -65,12 +66,8 @@ def run(work: Work, job: Job) -> Artifact:
     """Play the iteration's episodes and publish them."""
     watch, ledger = Stopwatch(), Ledger(work)
     playing = prepare(work, job, watch)
-    played: list[Played] = []
-    work.progress("episodes", 0, len(playing.begun.jobs))
     with watch.phase("play"):
-        for one in playing.player.play(playing.begun.jobs):
-            played.append(one)
-            work.progress("episodes", len(played), len(playing.begun.jobs))
+        played = play_all(work, playing.player, playing.begun.jobs, "episodes")
     return publish(work, job, playing, played, lambda: ledger.spent, watch)
 
 
@@ -79,22 +76,8 @@ def prepare(work: Work, job: Job, watch: Stopwatch) -> Playing:
     config, iteration = work.config, _iteration(job)
     split = config.environment.train_split
     with watch.phase("load"):
-        engine, tasks = work.engine(job.inputs["policy"]), work.environment.tasks(split)
-        limit = turn_limit(work, job)
-    player = Player(
-        work.environment,
-        work.prompter(job.inputs["policy"]),
-        engine,
-        work.sampling,
-        limit,
-        config.rollout.batch_episodes,
-        Origin(
-            work.layout.run,
-            iteration,
-            job.inputs["policy"].digest,
-            work.environment.data_fingerprint(split),
-        ),
-    )
+        tasks, limit = work.environment.tasks(split), turn_limit(work, job)
+        player = player_of(work, job, split, config.rollout.temperature, limit=limit)
     jobs = training_jobs(
         tasks,
         run_seed=config.seed,

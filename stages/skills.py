@@ -11,10 +11,10 @@ from pivotopd.artifacts import Artifact
 from pivotopd.config import RunConfig
 from pivotopd.errors import ArtifactError
 from pivotopd.records import Episode, Skill, Turn
-from pivotopd.rollout import Origin, Played, Player
 from pivotopd.skills import bank_jobs, bank_of
 from pivotopd.teacher.base import Transcript
 from stages.metrics import metrics_text
+from stages.playing import play_all, player_of
 from stages.teaching import teacher_of
 from stages.work import GAMES, Job, Ledger, Stopwatch, Work
 
@@ -94,22 +94,8 @@ def _play(work: Work, job: Job) -> list[Transcript]:
     config, split = work.config, work.config.environment.train_split
     tasks = work.environment.tasks(split)
     jobs = bank_jobs(tasks, run_seed=config.seed, count=config.skills.episodes)
-    source = job.inputs["policy"]
-    player = Player(
-        work.environment,
-        work.prompter(source),
-        work.engine(source),
-        work.sampling,
-        config.environment.max_turns,
-        config.rollout.batch_episodes,
-        Origin(work.layout.run, -1, source.digest, work.environment.data_fingerprint(split)),
-    )
-    played: list[Played] = []
-    work.progress("episodes for skills", 0, len(jobs))
-    for one in player.play(jobs):
-        played.append(one)
-        work.progress("episodes for skills", len(played), len(jobs))
-    played.sort(key=lambda one: one.episode.episode)
+    player = player_of(work, job, split, config.rollout.temperature)
+    played = play_all(work, player, jobs, "episodes for skills")
     by_id = {task.id: task for task in tasks}
     return [
         Transcript(by_id[one.episode.task], one.episode, one.turns)
