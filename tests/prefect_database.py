@@ -18,10 +18,10 @@ def lay_database(home: Path) -> None:
     """Put an empty database into a Prefect home that has none."""
     if not (home / NAME).exists():
         home.mkdir(parents=True, exist_ok=True)
-        shutil.copy(_empty(), home / NAME)
+        shutil.copy(empty_database(), home / NAME)
 
 
-def _empty() -> Path:
+def empty_database() -> Path:
     """Return the database's file; of several processes one makes it and the others wait."""
     folder = ROOT / ".cache" / "tests" / f"prefect-{version('prefect')}"
     folder.parent.mkdir(parents=True, exist_ok=True)

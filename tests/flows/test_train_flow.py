@@ -21,6 +21,7 @@ from pivotopd.models.checkpoint import Policy
 from stages.runner import describe
 from stages.runs import open_run
 from tests.flows.runs import train
+from tests.prefect_database import empty_database
 from tests.small_student import small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_here")]
@@ -335,4 +336,5 @@ def test_an_unknown_key_ends_before_anything_starts(student: Path, tmp_path: Pat
     assert "did you mean 'depth'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "root").exists()
-    assert not (tmp_path / "home" / "prefect").exists()
+    [database] = (tmp_path / "home" / "prefect").iterdir()
+    assert database.read_bytes() == empty_database().read_bytes(), "no server was started"
