@@ -93,7 +93,7 @@ def test_a_request_to_stop_is_not_lost(place: str, number: str, code: int) -> No
     assert done.stderr == (f"error: {asked}\n" if code == 75 else "interrupted\n")
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGINT"])
 @pytest.mark.parametrize(("end", "code"), [("0", 0), ("3", 3), ("sys.exit()", 0), ("sys.exit(2)", 2)])
 def test_a_signal_after_the_end_changes_no_code(number: str, end: str, code: int) -> None:
     """Ending a process takes seconds where it has a server of its own to end."""
@@ -105,6 +105,26 @@ def test_a_signal_after_the_end_changes_no_code(number: str, end: str, code: int
         number,
     )
     assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(("first", "code"), NUMBERS)
+@pytest.mark.parametrize("second", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_second_request_after_the_first_was_taken_up_kills_without_a_word(
+    first: str, code: int, second: str
+) -> None:
+    done = run(
+        "import atexit, os, signal, sys, time\n"
+        "from pivotopd.exits import run_and_leave\n"
+        f"atexit.register(lambda: os.kill(os.getpid(), signal.{second}))\n"
+        "run_and_leave(lambda: os.kill(os.getpid(), signal.Signals[sys.argv[1]]) or time.sleep(60))",
+        first,
+    )
+    assert done.returncode == -signal.Signals[second]
+    assert done.stderr.splitlines()[-1:] == (
+        ["interrupted"]
+        if code == 130
+        else ["  mend:  start the same command again: what is finished is kept"]
+    )
 
 
 def test_what_a_finalizer_raises_of_its_own_is_still_shown() -> None:
