@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -37,6 +40,8 @@ PLACES = {
             def __del__(self): self.act()
         Thing(stop)
         Thing(lambda: time.sleep(1))""",
+    "text that is executed": """
+        exec("stop()")""",
     "handler of log records": """
         class Sink(logging.Handler):
             def emit(self, record):
@@ -74,14 +79,18 @@ run_and_leave(body)
 
 
 def run(program: str, number: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, number],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,  # below the minute that the program would go on
-    )
+    """Run a program as launchers do, by ``python -m``, which has an end of its own for Ctrl-C."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "stopped.py").write_text(program)
+        return subprocess.run(
+            [sys.executable, "-m", "stopped", number],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,  # below the minute that the program would go on
+        )
 
 
 @pytest.mark.parametrize(("number", "code"), NUMBERS)
