@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -144,10 +145,21 @@ def test_what_a_finalizer_raises_of_its_own_is_still_shown() -> None:
 
 
 def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), sys.unraisablehook]
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = [*map(signal.getsignal, numbers), sys.unraisablehook]
     with stop_signals():
         assert signal.getsignal(signal.SIGTERM) is not before[0]
-    assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), sys.unraisablehook] == before
+    assert [*map(signal.getsignal, numbers), sys.unraisablehook] == before
+
+
+@pytest.mark.parametrize("theirs", [signal.SIG_IGN, lambda _number, _frame: None])
+def test_ctrl_c_that_someone_else_handles_is_left_to_them(theirs: Any) -> None:
+    before = signal.signal(signal.SIGINT, theirs)
+    try:
+        with stop_signals():
+            assert signal.getsignal(signal.SIGINT) is theirs
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_request_is_found_behind_what_followed_from_it() -> None:
