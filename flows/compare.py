@@ -19,6 +19,7 @@ from prefect.futures import PrefectFuture, wait
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.tasks import failed
 from pivotopd.comparison.experiment import Experiment, load_experiment
 from pivotopd.comparison.launch import STOPPED, Launcher, error_line, last_line
 from pivotopd.comparison.results import Comparison
@@ -75,7 +76,7 @@ def compare(path: str) -> dict[str, str] | State[Any]:
             refuse_missing(comparison, address)
         return {"report": address}
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)
 
 
 def with_jobs(jobs: int) -> Callable[..., Any]:

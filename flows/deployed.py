@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
-from prefect.states import Failed
 from pydantic import Field
 
 from flows import compare as comparison
@@ -17,7 +16,7 @@ from flows import evaluate as evaluation
 from flows import train as training
 from flows.board import Board, show_report
 from flows.rerun import check_run, stale_lines
-from flows.tasks import run_job
+from flows.tasks import failed, run_job
 from flows.train_cli import checked
 from pivotopd.comparison.report import tables_as_markdown
 from pivotopd.comparison.results import Comparison
@@ -68,7 +67,7 @@ def train(config_path: Word, overrides: Sequence[str] = ()) -> Outcome:
         _listen(config.threads)
         return training.train.fn(config.model_dump(mode="json"))
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)
 
 
 @flow(name="pivotopd-evaluate", flow_run_name="evaluate {run}", log_prints=False)
@@ -94,7 +93,7 @@ def evaluate_newest(root: Word, overrides: Sequence[str] = ()) -> Outcome:
     try:
         run = newest_run(root)
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)
     return _of_run(run, overrides, lambda: evaluation.evaluate.fn(run, None, overrides))
 
 
@@ -176,7 +175,7 @@ def _of_run(run: str, overrides: Sequence[str], body: Callable[[], Outcome]) -> 
         _listen(apply_overrides(find_run(run)[0], overrides).threads)
         return body()
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)
 
 
 def _listen(threads: int) -> None:

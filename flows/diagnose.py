@@ -8,11 +8,10 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Failed
 
 from flows.board import show_report
 from flows.evaluate import prepare
-from flows.tasks import run_job
+from flows.tasks import failed, run_job
 from flows.train import report, tracked
 from pivotopd.errors import PivotError
 from stages.diagnosis_plan import DiagnosisPlan
@@ -48,4 +47,4 @@ def diagnose(
             )
             return {"report": last.digest}
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)

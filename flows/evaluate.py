@@ -8,10 +8,9 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Failed
 
 from flows.board import Board
-from flows.tasks import run_job
+from flows.tasks import failed, run_job
 from flows.train import report, tracked
 from pivotopd.artifacts import list_artifacts
 from pivotopd.errors import ArtifactError, PivotError
@@ -49,7 +48,7 @@ def evaluate(
             board.show()
             return {"evaluation": plan.evaluate(chosen).digest}
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)
 
 
 def prepare(run: str, iteration: int | None, overrides: Sequence[str]) -> tuple[Work, Plan, int]:

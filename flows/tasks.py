@@ -18,6 +18,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.states import Completed, Failed
 
 from pivotopd.errors import PivotError, StorageError
+from pivotopd.stops import stop_behind
 from stages.runner import Done, describe, perform
 from stages.work import Job, Work
 
@@ -68,11 +69,12 @@ def run_job(work: Work, job: Job, here: Callable[[Work, Job], Done] = perform) -
         try:
             with _gpus(work, job):
                 done = (_perform or here)(work, job)
-        except StorageError:
-            raise
-        except PivotError as error:  # a returned state: raising would also print Prefect's traceback
+        except Exception as error:
+            state = failed(error)
+            if not isinstance(error, PivotError) or isinstance(error, StorageError):
+                raise
             outcome.append(error)
-            return Failed(message=str(error), data=error)
+            return state  # raising would also print Prefect's traceback
         outcome.append(done)
         name = "Cached" if done.cached else "Completed"
         return Completed(name=name, message=done.artifact.uri, data={"digest": digest, "uri": uri})
@@ -82,6 +84,18 @@ def run_job(work: Work, job: Job, here: Callable[[Work, Job], Done] = perform) -
     if isinstance(last, PivotError):
         raise last
     return last
+
+
+def failed(error: Exception) -> State[Any]:
+    """Return the state of a task or flow that ends with an error.
+
+    Raises:
+        BaseException: The request to stop in whose wake the error was raised; that is no failure.
+    """
+    asked = stop_behind(error)
+    if asked is not None:
+        raise asked from None
+    return Failed(message=str(error), data=error)
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from typing import Any
 
 from prefect import flow, runtime
 from prefect.client.schemas.objects import State
-from prefect.states import Failed
 
 from flows.board import Board
-from flows.tasks import performs_here, run_job
+from flows.tasks import failed, performs_here, run_job
 from pivotopd.collector import Standing
 from pivotopd.config import RunConfig
 from pivotopd.config_files import dump_config, parse_config
@@ -27,6 +26,7 @@ from pivotopd.errors import NothingToTrainOn, PivotError, Preempted
 from pivotopd.manifest import canonical_json
 from pivotopd.progress import Progress, silent
 from pivotopd.provenance import git_commit, package_versions
+from pivotopd.stops import stop_behind
 from pivotopd.tracking import RunStatus, Tracker, experiment_of, model_of, open_tracker
 from stages.metrics import metrics_of
 from stages.plan import Plan
@@ -88,7 +88,7 @@ def train(config: dict[str, Any]) -> dict[str, str] | State[Any]:
             board.show()
             return {"run": work.layout.uri, "policy": plan.policy(work.config.iterations).digest}
     except PivotError as error:
-        return Failed(message=str(error), data=error)
+        return failed(error)
 
 
 def _refuse_idling(idle: int, config: RunConfig) -> None:
@@ -117,7 +117,7 @@ def jobs_of(plan: Plan) -> list[Job]:
 def tracked(work: Work, evaluation: Job | None = None, *, below: bool = False) -> Iterator[Tracker]:
     """Open the run in MLflow and say there how it ended.
 
-    A preempted run, or one that was interrupted, is killed; one whose stage failed is failed.
+    A preempted run, or one that was interrupted, is killed; one that met an error is failed.
 
     Args:
         work: The run.
@@ -130,11 +130,9 @@ def tracked(work: Work, evaluation: Job | None = None, *, below: bool = False) -
     try:
         yield tracker
         status = "FINISHED"
-    except PivotError as error:
-        status = "KILLED" if isinstance(error, Preempted) else "FAILED"
-        raise
-    except BaseException:
-        status = "KILLED"
+    except BaseException as error:
+        if isinstance(error, Preempted) or not isinstance(error, Exception) or stop_behind(error):
+            status = "KILLED"
         raise
     finally:
         tracker.finish(status)

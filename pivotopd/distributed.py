@@ -22,6 +22,7 @@ import torch.distributed as dist
 from pivotopd.compiled_operators import extensions_folder, one_at_a_time
 from pivotopd.errors import ConfigError, first_line
 from pivotopd.models.devices import compute_device
+from pivotopd.services.background import Background
 
 _LOG = logging.getLogger(__name__)
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -104,12 +105,23 @@ def _join_torch(backend: str) -> None:
     if "RANK" in os.environ:
         if backend == "nccl":
             torch.cuda.set_device(compute_device())
-        dist.init_process_group(backend)
+        store, rank, ranks = _found_others()
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     else:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not marked as exported
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
     atexit.register(_leave)
+
+
+def _found_others() -> tuple[Any, int, int]:
+    """Wait for the other ranks, and for a request to stop, which torch's own wait would not let through."""
+    meeting: Background[tuple[Any, int, int]] = Background()
+    meeting.start("ranks", lambda: next(dist.rendezvous("env://")))  # type: ignore[attr-defined]
+    [(_, found)] = meeting.ended()
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _leave() -> None:

@@ -45,15 +45,18 @@ EXIT_CODES: Final = {
 def run_and_leave(body: Callable[[], int | None]) -> NoReturn:
     """Run a command's body as :func:`run_command` does, and end the process with its code.
 
-    What ends by itself is not asked to stop any more: a signal on the last metres would replace its code.
+    What ends by itself is not asked to stop any more: a request on the last metres would replace its code, or
+    leave a traceback. One that comes after a first request kills as usual, without a word.
     """
     try:
         code: str | int | None = run_command(body)
     except SystemExit as end:  # as Typer ends a command
         code = end.code
     if code not in (Preempted.exit_code, INTERRUPTED):
-        for number in STOP_SIGNALS:
+        for number in (*STOP_SIGNALS, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+    elif signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else someone has it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 

@@ -43,15 +43,27 @@ class StopSignal(KeyboardInterrupt):
         )
 
 
+class Interrupt(KeyboardInterrupt):
+    """Ctrl-C.
+
+    A class of its own: where a plain KeyboardInterrupt has passed through an ``exec`` of text, as dataclasses
+    make it, ``python -m`` ends by the signal and not with the code that it was to end with.
+    """
+
+
 @contextmanager
 def stop_signals() -> Iterator[None]:
     """Raise ``StopSignal`` in the main thread at the first stop signal; a second one kills as usual.
+
+    Ctrl-C raises ``Interrupt``, each time, unless someone has it ignored or handled otherwise.
 
     Python drops what is raised inside a finalizer or a weak reference's callback, and those run just after a
     walk of its garbage collector, which holds signals up. A request to stop that was lost so, Ctrl-C as well,
     is made again.
     """
     handlers = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        handlers[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
     hook = sys.unraisablehook
 
     def found(dropped: sys.UnraisableHookArgs) -> None:
@@ -74,6 +86,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
     del frame
     signal.signal(number, signal.SIG_DFL)
     raise StopSignal(number)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Interrupt
 
 
 def _ask_again(asked: BaseException) -> None:

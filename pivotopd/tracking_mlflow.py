@@ -43,6 +43,8 @@ TAG_CHARACTERS = 5000
 DATASET_DIGEST_CHARACTERS = 36
 """MLflow's limit; the whole digest is in the dataset's profile."""
 FLUSH_S = 120.0
+KILLED_FLUSH_S = 15.0
+"""The same at the end of a run that was asked to stop: SLURM and Prefect kill what lives 30 s later."""
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -160,7 +162,7 @@ class MlflowTracker:
         run = self._started()
         self._outbox.put(lambda: self._connect().set_terminated(run.opened, status=status))
         if not self._below:  # what a child logs goes with its parent: an evaluation waits for no server
-            self._outbox.flush(FLUSH_S)
+            self._outbox.flush(KILLED_FLUSH_S if status == "KILLED" else FLUSH_S)
 
     def flush(self) -> None:
         """See :class:`~pivotopd.tracking.Tracker`."""

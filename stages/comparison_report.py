@@ -11,6 +11,7 @@ from pivotopd.comparison.results import Comparison, Measured
 from pivotopd.errors import RunsFailed
 from pivotopd.exits import EXIT_CODES
 from pivotopd.provenance import git_commit
+from pivotopd.stops import stop_behind
 from pivotopd.tracking import RunStatus, Tracker, experiment_of, open_tracker
 from stages.compare import Member, Progress, measure, panel_fingerprint, prefix_of, progress_of
 
@@ -23,8 +24,9 @@ def tracked(experiment: Experiment, members: Sequence[Member], tags: Mapping[str
     try:
         yield tracker
         status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
+    except BaseException as error:
+        if stop_behind(error) is not None:
+            status = "KILLED"
         raise
     finally:
         tracker.finish(status)

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from pivotopd.compiled_operators import extensions_folder, one_at_a_time
+from tests.chat_server import closed_port
+from tests.child_process import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,3 +47,24 @@ def test_a_lock_left_behind_holds_nobody_up_also_where_the_folder_came_from_a_pa
     )
     assert done.returncode == 0
     assert not (folder / "deepspeed_shm_comm" / "lock").exists()
+
+
+def test_a_rank_that_waits_for_the_others_can_be_stopped() -> None:
+    port = closed_port()
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    code = "from pivotopd.exits import run_and_leave; from pivotopd.distributed import join\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + "run_and_leave(lambda: join() and None)"],
+        cwd=ROOT,
+        env=os.environ | rank | {"MASTER_PORT": str(port)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    listens = psutil.Process(process.pid).net_connections
+    wait_until(lambda: any(one.laddr.port == port for one in listens("tcp")), 100)
+    process.terminate()
+    try:
+        assert "asked to stop by SIGTERM" in process.communicate(timeout=100)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 75

@@ -25,6 +25,7 @@ from pivotopd.tracking import (
     NAME_CHARACTERS,
     PARAM_CHARACTERS,
     NoTracker,
+    RunStatus,
     clean_metrics,
     clean_name,
     flatten,
@@ -224,6 +225,20 @@ def test_a_run_arrives(start: Start, client: Any, database: str) -> None:
     beside = Path(database.removeprefix("sqlite:///")).parent / "mlflow-artifacts"
     (config,) = beside.rglob("config.yaml")
     assert config.read_text() == "seed: 0\n"
+
+
+@pytest.mark.parametrize(("status", "longest_s"), [("FINISHED", 120), ("FAILED", 120), ("KILLED", 15)])
+def test_a_run_that_is_asked_to_stop_waits_less_for_a_server_that_hangs(
+    status: RunStatus, longest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be killed before it could say that it was asked to stop."""
+    waits: list[float] = []
+    monkeypatch.setattr(outbox.Outbox, "put", lambda *_, **__: None)
+    monkeypatch.setattr(outbox.Outbox, "flush", lambda _, timeout_s: waits.append(timeout_s))
+    tracker = MlflowTracker("http://127.0.0.1:9")
+    tracker.start("run", experiment="e", tags={}, config={}, run_uri="/run")
+    tracker.finish(status)
+    assert waits == [longest_s]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import shutil
+import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 
 from pivotopd.artifacts import Artifact, Store, list_artifacts
 from pivotopd.config import RunConfig
-from pivotopd.errors import ArtifactError
+from pivotopd.errors import ArtifactError, StorageError
 from pivotopd.models.checkpoint import Policy
+from pivotopd.stops import StopSignal
 from stages.runner import describe
 from stages.runs import open_run
 from tests.flows.runs import train
@@ -40,18 +42,25 @@ class Flown:
 
 
 def fly(config: RunConfig) -> Flown:
-    """Run the flow in this process and ask the server what it knows of it."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-
+    """Run the flow in this process and return what the server knows of it."""
     from flows.train import train as flow
 
-    outcome: Any = flow(config.model_dump(mode="json"), return_state=True)
-    run_id = outcome.state_details.flow_run_id
+    flow(config.model_dump(mode="json"), return_state=True)
+    return flown_last()
+
+
+def flown_last() -> Flown:
+    """Ask the server what it knows of the flow that was started last."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.client.schemas.sorting import FlowRunSort
+
     with get_client(sync_client=True) as client:
-        run = client.read_flow_run(run_id)
-        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run_id])))
-    return Flown(str(run_id), run.name, outcome.name, {one.name: one.state_name or "" for one in tasks})
+        (run,) = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
+    return Flown(
+        str(run.id), run.name, run.state_name or "", {one.name: one.state_name or "" for one in tasks}
+    )
 
 
 def artifacts(root: Path) -> dict[str, Artifact]:
@@ -164,6 +173,31 @@ def test_a_stage_s_error_fails_its_task_and_its_flow(student: Path, tmp_path: Pa
     assert "rollout 0001" not in flown.tasks
 
 
+@pytest.mark.parametrize("wake", [StorageError("gone"), ValueError("closed")])
+def test_an_error_in_the_wake_of_a_request_to_stop_is_no_failure(
+    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wake: Exception
+) -> None:
+    """Closing what was left midway may fail; a StorageError would even be tried again."""
+    tries: list[object] = []
+
+    def stopped(work: object, job: object) -> None:
+        tries.append(job)
+        try:
+            raise StopSignal(signal.SIGTERM)
+        finally:
+            raise wake
+
+    monkeypatch.setattr("stages.evaluate.run", stopped)
+    config = small_config(tmp_path, student, name=f"stopped-{type(wake).__name__}")
+    with pytest.raises(StopSignal):
+        fly(config)
+    assert len(tries) == 1
+    flown = flown_last()
+    assert (flown.name, flown.state, flown.tasks) == (config.name, "Crashed", {"evaluate 0000": "Crashed"})
+    _, (run,) = mlflow_of(tmp_path)
+    assert run.info.status == "KILLED"
+
+
 # ---------------------------------------------------------------------------- evaluation
 
 
@@ -212,9 +246,13 @@ def test_checkpoints_of_other_code_are_not_passed_over_in_silence(
 @pytest.fixture(scope="module")
 def runs(second: Flown, roots: tuple[Path, Path]) -> tuple[Any, list[Any]]:
     """The MLflow client, and the runs in the root's file after the same run was started twice."""
+    return mlflow_of(roots[0])
+
+
+def mlflow_of(root: Path) -> tuple[Any, list[Any]]:
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri=f"sqlite:///{roots[0]}/mlflow.db")
+    client = MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
     experiment = client.get_experiment_by_name("pivotopd/alfworld/pretrained")
     return client, client.search_runs([experiment.experiment_id])
 
