@@ -136,5 +136,6 @@ def run(names: Sequence[str], *, quick: bool, out: Path | None, console: Console
     console.print(
         f"{total_s:.0f} s; load {report.before['load_1min']} before, {machine()['load_1min']} after"
     )
-    console.print(f"missed: {', '.join(report.missed) or 'none'}", markup=False)
+    none = "nothing is judged" if quick else "none"
+    console.print(f"missed: {', '.join(report.missed) or none}", markup=False)
     return report

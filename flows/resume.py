@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pivotopd.errors import first_line
+
 if TYPE_CHECKING:
     from pivotopd.config import RunConfig
     from pivotopd.runs.forks import Fork
@@ -63,12 +65,7 @@ def forked(uri: str, config: RunConfig, name: str, first: int | None) -> tuple[R
     if name == layout.run:
         raise ConfigError("a fork needs a name of its own", where="--fork", mend="give another name")
     with closing(Work(old, layout)) as work:
-        fork = plan_fork(work, plan_of(old, layout), new, first)
-    typer.echo(
-        f"{name}: shares {len(fork.shared)} artifacts of {layout.run} by reference, its own from iteration "
-        f"{fork.iteration}"
-    )
-    return new, fork
+        return new, plan_fork(work, plan_of(old, layout), new, first)
 
 
 def keep(config: RunConfig, fork: Fork) -> None:
@@ -81,6 +78,35 @@ def keep(config: RunConfig, fork: Fork) -> None:
     from pivotopd.runs.forks import keep_fork
 
     keep_fork(RunLayout(config.root, config.name or ""), fork)
+
+
+def say_shared(config: RunConfig, fork: Fork) -> None:
+    """Say what a fork takes over, and from where on it goes its own way."""
+    shared = f"shares {len(fork.shared)} artifacts of {fork.run} by reference"
+    typer.echo(f"{config.name}: {shared}, its own from iteration {fork.iteration}")
+
+
+def say_other_settings(config: RunConfig) -> None:
+    """Say which settings of a run that is there are about to be others, and what that does again."""
+    from pivotopd.artifacts import RunLayout
+    from pivotopd.errors import ConfigError
+    from pivotopd.tracking import flatten
+    from stages.runs import find_run, named
+
+    config = named(config)
+    layout = RunLayout(config.root, config.name or "")
+    if layout.store.read_text(layout.config) is None:
+        return
+    try:
+        before = flatten(find_run(layout.uri)[0].model_dump(mode="json"))
+    except ConfigError as error:
+        typer.echo(f"{config.name}: its config.yaml cannot be read and is replaced: {first_line(error)}")
+        return
+    now = flatten(config.model_dump(mode="json"))
+    others = [key for key in sorted(before | now) if before.get(key) != now.get(key) and key not in _PLACE]
+    if others:
+        typer.echo(f"{config.name}: other settings than in its config.yaml: {', '.join(others)}")
+        say_redone(config)
 
 
 def say_redone(config: RunConfig) -> None:

@@ -43,13 +43,16 @@ def train(
     """
     config, shared = _asked_for(arguments or [], resume, fork, first)
     prompts = checked(config)
-    if resume is not None:
-        from flows.resume import keep, say_redone
+    from flows.resume import keep, say_other_settings, say_redone, say_shared
 
-        if shared is None:
-            say_redone(config)
-        elif not dry_run:
+    if shared is not None:
+        if not dry_run:
             keep(config, shared)
+        say_shared(config, shared)
+    elif resume is not None:
+        say_redone(config)
+    else:
+        say_other_settings(config)
     if dry_run:
         _show_plan(config, prompts, settings=settings, fork=shared)
         return
@@ -86,13 +89,16 @@ def checked(config: RunConfig) -> PromptCheck:
     That is: an engine that is not installed, a method with a signal that cannot be computed or kept, a
     teacher that cannot be asked, a model whose chat template gives no prompts to train on.
     """
+    from pivotopd.config import TinyStudent
     from pivotopd.methods.registry import make_method
     from pivotopd.models.engines import check_engine_section
-    from pivotopd.prompt_check import check_prompts
+    from pivotopd.prompt_check import check_prompts, check_tiny_student
     from pivotopd.teacher_section import LocalSection
 
     if not config.engine.urls:  # what stands behind them has its own
         check_engine_section(config.engine)
+    if isinstance(config.student, TinyStudent):
+        check_tiny_student(config)
     needs = make_method(config.method, config.recovery.depth).needs
     if needs.target_tokens:
         from pivotopd.target_size import check_targets

@@ -254,9 +254,10 @@ class Artifact:
                 mend="use the pivotopd version that wrote it, or rerun the stage with this one",
             )
         try:
-            file = pq.ParquetFile(io.BytesIO(self._bytes(part)))
+            # Without Arrow's threads: one that lets go of our bytes while Python ends aborts the process.
+            file = pq.ParquetFile(io.BytesIO(self._bytes(part)), pre_buffer=False)
             check_schema(record, file.schema_arrow, where)
-            table = file.read(use_threads=False)  # threads that still start at exit abort the process
+            table = file.read(use_threads=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise ArtifactError(f"not a readable Parquet file: {error}", where=where, mend=_RERUN) from error
         if table.num_rows != part.rows:

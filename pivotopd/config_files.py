@@ -6,6 +6,7 @@ Unknown keys are refused with the nearest known key named; every error is a :cla
 from __future__ import annotations
 
 import difflib
+import json
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -312,6 +313,11 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _all_keys(inner, f"{prefix}{name}.")
 
 
+def _as_yaml(value: object) -> str:
+    """Return a default as it is written in a file, where Python writes it otherwise."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
 def describe_keys() -> list[tuple[str, str, str]]:
     """Return (dotted key, default, meaning) of every leaf key, for the command line's help."""
     rows: list[tuple[str, str, str]] = []
@@ -323,13 +329,13 @@ def describe_keys() -> list[tuple[str, str, str]]:
                 walk(inner[0], f"{prefix}{name}.STAGE.")
             elif inner:
                 if info.default is None:  # without this section unless one of its keys is given
-                    rows.append((prefix + name, "None", (info.description or "").strip()))
+                    rows.append((prefix + name, "null", (info.description or "").strip()))
                 for section in inner:
                     tag = f" [{_tag_of(section)}]" if len(inner) > 1 else ""
                     walk(section, f"{prefix}{name}{tag}.")
             else:
                 value = "required" if info.is_required() else info.get_default(call_default_factory=True)
-                rows.append((prefix + name, str(value), (info.description or "").strip()))
+                rows.append((prefix + name, _as_yaml(value), (info.description or "").strip()))
 
     walk(RunConfig, "")
     return rows

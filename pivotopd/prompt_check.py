@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pivotopd.config import PretrainedStudent, RunConfig
-from pivotopd.errors import ArtifactError
+from pivotopd.config import PretrainedStudent, RunConfig, TinyStudent
+from pivotopd.errors import ArtifactError, ConfigError
 from pivotopd.models.chat_template import TemplateReport
 from pivotopd.teacher_section import LocalSection
 
@@ -44,6 +44,23 @@ class PromptCheck:
     def values(self) -> dict[str, Any]:
         """The same as plain values, for a file."""
         return {role: report.values for role, report in self.reports}
+
+
+def check_tiny_student(config: RunConfig) -> TinyStudent:
+    """Return the student that is to be warm-started.
+
+    Raises:
+        ConfigError: It is none, or could not read its prompts.
+    """
+    if not isinstance(config.student, TinyStudent):
+        raise ConfigError("only a tiny student is warm-started", where="student.kind", mend="use kind: tiny")
+    if config.environment.prompt != "compact":
+        raise ConfigError(
+            "a tiny student reads the compact prompt only",
+            where="environment.prompt",
+            mend="set environment.prompt=compact or another student; configs/demo.yaml is one to begin with",
+        )
+    return config.student
 
 
 def check_prompts(config: RunConfig) -> PromptCheck:

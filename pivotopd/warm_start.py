@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from pivotopd.agent.prompting import Prompter
-from pivotopd.config import RunConfig, TinyStudent
+from pivotopd.config import RunConfig
 from pivotopd.environments.alfworld.demonstrations import Demonstration, demonstrations
 from pivotopd.environments.alfworld.environment import AlfworldEnvironment
 from pivotopd.environments.alfworld.games import Game, task_of
@@ -30,6 +30,7 @@ from pivotopd.models.checkpoint import Policy, make_policy
 from pivotopd.models.codec import TokenizerCodec
 from pivotopd.models.tiny import build_model, build_tokenizer
 from pivotopd.models.transformers_engine import TransformersEngine
+from pivotopd.prompt_check import check_tiny_student
 from pivotopd.seeds import seed_of
 from pivotopd.start_check import StartCheck, StartReport
 
@@ -85,7 +86,7 @@ def warm_start(config: RunConfig, progress: Progress | None = None) -> tuple[Pol
         NumericsError: Training diverged.
     """
     told = progress or _silent
-    student = _tiny_student(config)
+    student = check_tiny_student(config)
     wording = make_wording(config.environment.prompt)
     tokenizer = build_tokenizer(phrases())
     policy = make_policy(build_model(student, tokenizer, config.warm_start.seed), tokenizer)
@@ -111,18 +112,6 @@ def warm_start(config: RunConfig, progress: Progress | None = None) -> tuple[Pol
         check_s=time.perf_counter() - trained,
     )
     return policy, report
-
-
-def _tiny_student(config: RunConfig) -> TinyStudent:
-    if not isinstance(config.student, TinyStudent):
-        raise ConfigError("only a tiny student is warm-started", where="student.kind", mend="use kind: tiny")
-    if config.environment.prompt != "compact":
-        raise ConfigError(
-            "a tiny student reads the compact prompt only",
-            where="environment.prompt",
-            mend="set environment.prompt=compact",
-        )
-    return config.student
 
 
 def _rows(

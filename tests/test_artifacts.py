@@ -367,3 +367,24 @@ def test_a_checkpoint_s_folder_leads_to_its_model(tmp_path: Path) -> None:
     (published / "manifest.json").write_text("{}")
     assert content_folder(published) == published / "content-0123"
     assert content_folder(published / "content-0123") == published / "content-0123"
+
+
+def test_rows_are_read_without_threads(local: Store) -> None:
+    """A thread of Arrow's that lets go of our bytes while Python ends aborts the process, now and then."""
+    if not Path("/proc/self/task").is_dir():
+        pytest.skip("looks for threads in /proc")
+    write(local)
+    code = (
+        "import os, sys; from pivotopd.artifacts import Store; from pivotopd.records import Chain\n"
+        f"artifact = Store(sys.argv[1]).open_artifact({PREFIX!r}, {DIGEST!r})\n"
+        "threads = lambda: set(os.listdir('/proc/self/task'))\n"
+        "before = threads(); rows = artifact.rows(Chain); print(len(rows), threads() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(local.blobs.local_root)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["3", "set()"]

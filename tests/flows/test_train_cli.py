@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from flows.cli import app
+from pivotopd.config_files import dump_config
 from pivotopd.exits import run_command
+from stages.runner import perform
+from stages.runs import open_run
+from tests.small_student import small_config
 
 DATED = "{{ strftime_now('%d %b %Y') }}\n{{ messages[0].content }}"
 TRIMMING = "{{ messages[-1].content | trim }}\n"
@@ -100,3 +105,53 @@ def test_sampling_that_cuts_the_distribution_is_refused_with_the_reason(
     assert f"{cut.split(':', maxsplit=1)[0]}: rollouts are drawn from the whole distribution" in said
     assert "did you mean" not in said
     assert not (tmp_path / "root").exists()
+
+
+def test_a_tiny_student_that_cannot_read_its_prompts_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ``pivotopd train`` without a file: the defaults are the paper's, and its student is no tiny one."""
+    monkeypatch.chdir(tmp_path)
+    assert run_command(lambda: app(["train"], standalone_mode=False)) == 2
+    assert "where: environment.prompt" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def rolled_out(student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stored configuration of a run with a rollout."""
+    root = tmp_path_factory.mktemp("root")
+    work, plan = open_run(small_config(root, student))
+    with closing(work):
+        perform(work, plan.job("rollout", 0))
+    return root / "small" / "config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ([], []),
+        (["update.learning_rate=1e-6"], ["other settings than in its config.yaml: update.learning_rate"]),
+        (["seed=3"], ["other settings than in its config.yaml: seed", "rollout 0000       will be redone"]),
+    ],
+)
+def test_other_settings_under_the_name_of_a_run_are_said(
+    change: list[str], said: list[str], rolled_out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", str(rolled_out), *change, "--dry-run"]
+    assert run_command(lambda: app(command, standalone_mode=False)) == 0
+    words = ("other settings", "will be redone")
+    lines = [line for line in capsys.readouterr().out.splitlines() if any(word in line for word in words)]
+    assert len(lines) == len(said)
+    assert all(one in line for line, one in zip(lines, said, strict=True))
+
+
+def test_a_stored_configuration_that_cannot_be_read_is_said(
+    student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.yaml").write_text("nonsense: 1\n")
+    (tmp_path / "mine.yaml").write_text(dump_config(small_config(tmp_path, student)))
+    command = ["train", str(tmp_path / "mine.yaml"), "--dry-run"]
+    assert run_command(lambda: app(command, standalone_mode=False)) == 0
+    assert "small: its config.yaml cannot be read and is replaced" in capsys.readouterr().out
