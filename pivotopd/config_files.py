@@ -238,7 +238,9 @@ def _explain(problem: Any, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return _explain_unknown(location, choice, shown, model)
     if kind == "union_tag_invalid":
-        return f"{shown}: {problem['ctx']['tag']!r} is not one of {problem['ctx']['expected_tags']}"
+        tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
+        near = difflib.get_close_matches(tag, [one.strip("' ") for one in known.split(",")], n=1)
+        return f"{shown}: {tag!r} is not one of {known}" + (f"; did you mean {near[0]!r}?" if near else "")
     if kind in {"model_type", "model_attributes_type", "union_tag_not_found"}:
         return f"{shown}: a section of keys is wanted here (got {value})"
     if kind == "missing":
@@ -262,9 +264,12 @@ def _explain_unknown(location: list[str], choice: str | None, shown: str, model:
     known = list(_keys_beside(location, model))
     near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
     if not near:
-        near = [key for key in _all_keys(model) if key.rsplit(".", 1)[-1] == location[-1]][:1]
+        same = [key for key in _all_keys(model) if key.rsplit(".", 1)[-1] == location[-1]]
+        near = sorted(same, key=lambda key: key.partition(".")[0] != location[0])[:1]
     if near == [shown]:
-        return f"{choice!r} has no key {shown!r}, only {', '.join(known)}"
+        choices = _models_of(model.model_fields[location[0]].annotation)
+        owners = [_tag_of(one) for one in choices if location[-1] in one.model_fields]
+        return f"{choice!r} has no key {shown!r}, only {', '.join(known)}; {' and '.join(owners)} has it"
     hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
     return f"unknown key {shown!r}{hint}"
 

@@ -90,6 +90,10 @@ def test_a_value_that_stands_for_gigabytes_is_named_shortly(tmp_path: Path) -> N
         ("method.name=foo", "'foo' is not one of 'grpo', 'pivotopd'"),
         ("student.kind=pretrained", "student.path has no default and is not given"),
         ("student.path=/x", "'tiny' has no key 'student.path', only kind, layers"),
+        ("student.path=/x", "kv_heads, intermediate; pretrained has it"),
+        ("teacher.path=/x", "'oracle' has no key 'teacher.path', only kind"),
+        ("method=pivotpod", "did you mean 'pivotopd'?"),
+        ("student.kind=pretrianed", "did you mean 'pretrained'?"),
         ("seed.x=1", "seed: a whole number is wanted here"),
     ],
 )
