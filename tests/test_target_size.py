@@ -83,7 +83,7 @@ def test_a_mistake_is_told_before_anything_is_written(
 ) -> None:
     from flows.cli import app
 
-    arguments = ["train", f"root={tmp_path / 'runs'}", *words, *options]
+    arguments = ["train", f"root={tmp_path / 'runs'}", "environment.prompt=compact", *words, *options]
     assert run_command(lambda: app(arguments, standalone_mode=False)) == 2
     shown = capsys.readouterr()
     assert said in shown.err

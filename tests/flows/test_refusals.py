@@ -147,4 +147,4 @@ def test_a_server_out_of_reach_is_told_before_the_first_stage(
     file.write_text(dump_config(small_config(root, student)))
     assert cli("train", str(file), "engine.urls=['http://127.0.0.1:1']") == EngineFault.exit_code
     assert "where: http://127.0.0.1:1" in capsys.readouterr().err
-    assert list_artifacts(Store(str(root))) == []
+    assert list(list_artifacts(Store(str(root)))) == []

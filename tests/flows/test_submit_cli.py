@@ -14,6 +14,7 @@ from tests.launch.fake_slurm import FakeSlurm, fake_slurm
 SMALL = (
     "iterations=1",
     "evaluation.every=0",
+    "environment.prompt=compact",
     "environment.generated={train: 2, valid: 2, test: 2}",
     "name=r",
 )
